@@ -2,7 +2,7 @@
 
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,18 +13,17 @@ from rich import box
 from rich.table import Table
 from rich.text import Text
 
-from headwise.analysis.results import Benchmark, RunResult
+from headwise.analysis.results import RunResult
 from headwise.analysis.speed import OverRounds
 from headwise.analysis.statistics import SIGNIFICANT, Estimate
+from headwise.report.findings import where
 from headwise.report.page import NONE, Section, axes, legend, look, number, short, write_page
 from headwise.report.scores import (
     FOUND,
     Cell,
     Comparison,
     System,
-    deviation,
     frame,
-    listed,
     on_one,
     over_data_sets,
     p_value,
@@ -33,17 +32,17 @@ from headwise.report.scores import (
     verdict,
     verdict_of,
 )
-from headwise.report.sections import over_training, where
+from headwise.report.sections import over_training
 from headwise.runs.evaluate import TEST
-from headwise.runs.names import COMPARISON
 
 __all__ = ["PAGE", "read_comparison", "results", "results_table", "verdict", "write_report"]
 
 PAGE = "report.html"
 _SAMPLES, _PICTURES = 12, 6  # shown at once
 _LETTERS = 22  # of a name in a figure
-_CURVES = 3  # plots of a system over training
-_MOVES = 0.1  # of its mean, or of 1: a change that is worth a plot
+_CURVES = 2  # plots of a system over training
+# What is recorded of each unit.
+_OF_UNITS = {"share": "share", "kappa": "κ", "alpha": "α"}
 # What is recorded in training beside the figures that a task measures.
 _LOGGED = ("step", "epoch", "loss", "eval_loss", "seconds", "learning_rate")
 
@@ -61,17 +60,16 @@ def write_report(folder: Path) -> Path:
         FolderError: a file of a finished run cannot be read.
     """
     comparisons, path = read_comparison(folder), folder / PAGE
-    first, said = comparisons[0], verdict_of(comparisons)
+    first = comparisons[0]
     if len(comparisons) == 1:
-        write_page(path, first.compared.title, said, sections(first))
-        return path
-    title = Benchmark.model_validate_json((folder / COMPARISON).read_bytes()).title
-    table, notes = data_sets_table(comparisons), _notes(first, over_data_sets(comparisons))
-    shown = [Section("Quality by data set", "", table, notes=notes)]
-    for of in comparisons:
-        more: Any = {f"The report of {of.dataset}": sections(of)}
-        shown.append(Section(of.dataset, on_one(of), more=more))
-    write_page(path, title, said, shown)
+        shown = sections(first)
+    else:
+        table = data_sets_table(comparisons)
+        shown = [Section("Quality by data set", "", table, notes=_notes(first))]
+        for of in comparisons:
+            more: Any = {f"The report of {of.dataset}": sections(of)}
+            shown.append(Section(of.dataset, on_one(of), more=more))
+    write_page(path, first.title, verdict_of(comparisons), shown)
     return path
 
 
@@ -87,32 +85,24 @@ def results_table(folder: Path) -> Table:
     """The table of a comparison for a terminal."""
     comparisons = read_comparison(folder)
     first = comparisons[0]
-    if len(comparisons) == 1:
-        title, cells = first.compared.title, first.ranking
+    if len(comparisons) > 1:
+        shown = data_sets_table(comparisons)
+    else:
         names = {"Parameters": "Params", "Time per step": "Time", "Validation loss": "Loss"}
         shown = main_table(first).rename(columns=names)
         shown = shown.drop(columns=["Seeds", "MACs", "Detectable", "About"], errors="ignore")
-        further = [cell for cell in first.cells if cell.test != TEST]
-        tests = scores_table(further, lambda cell: f"{cell.test}\n{cell.score.name}")
+        tests = scores_table([cell for cell in first.cells if cell.test != TEST])
         shown = shown.join(tests.map(lambda cell: cell.partition("\n")[0]))
-    else:
-        title = Benchmark.model_validate_json((folder / COMPARISON).read_bytes()).title
-        shown, cells = data_sets_table(comparisons), over_data_sets(comparisons)
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, caption_justify="left")
-    table.title = Text(title, style="bold")
-    table.caption = Text(" ".join(_notes(first, cells)))
-    for at, name in enumerate(["System", *shown.columns]):
-        lines = [
-            *name.split("\n"),
-            *(line for row in shown.iloc[:, max(0, at - 1)] for line in row.split("\n")),
-        ]
-        if at == 0:
-            table.add_column(name, min_width=9, max_width=20, overflow="fold")
-        else:
-            # The part of a number would pass for the whole.
-            table.add_column(Text(name), justify="right", min_width=max(map(len, lines)))
+    table.title = Text(first.title, style="bold")
+    table.caption = Text(" ".join(_notes(first)))
+    for name, cells in shown.rename(index=shortened).reset_index().items():
+        # The part of a number would pass for the whole.
+        width = max(len(line) for text in (name, *cells) for line in text.split("\n"))
+        left = name == "System"
+        table.add_column(Text(name), justify="left" if left else "right", min_width=width)
     for name, row in shown.iterrows():
-        table.add_row(Text(str(name), style="bold"), *map(Text, row))
+        table.add_row(Text(shortened(str(name)), style="bold"), *map(Text, row))
     return table
 
 
@@ -135,28 +125,32 @@ def _interval(found: Estimate, digits: int, *, sign: bool = False) -> str:
 
 def _over_seeds(values: Sequence[float] | np.ndarray, digits: int) -> str:
     """The mean over seeds, and their standard deviation."""
-    spread = f"± {number(deviation(values), digits)}" if len(values) > 1 else ""
+    spread = f"± {number(pd.Series(values).std(), digits)}" if len(values) > 1 else ""
     return _lines(number(float(np.mean(values)), digits), spread)
 
 
 def _value(cell: Cell) -> str:
-    """A mean over seeds, their standard deviation, and its interval."""
-    if math.isnan(cell.mean.value):
-        return NONE
-    digits = cell.score.digits
-    shown = (
-        _over_seeds(cell.values, digits) if len(cell.values) else number(cell.mean.value, digits)
-    )
-    return _lines(shown, _interval(cell.mean, digits))
+    """A mean over seeds, their standard deviation, and its interval or why it has none."""
+    mean, digits = cell.mean, cell.score.digits
+    # A mean over data sets has no seeds.
+    shown = _over_seeds(cell.values, digits) if len(cell.values) else number(mean.value, digits)
+    return _lines(shown, _interval(mean, digits) or mean.why)
 
 
 def _difference(cell: Cell) -> str:
-    """A difference to the baseline, with a star if it is significant, and its interval."""
-    if cell.difference is None:
-        return "baseline"
-    value = number(cell.difference.value, cell.score.digits, sign=True)
-    star = " *" if cell.difference.significant else ""
-    return _lines(value + star, _interval(cell.difference, cell.score.digits, sign=True))
+    """A difference with a star if it is significant, its interval and p, or why there is none."""
+    found, digits = cell.difference, cell.score.digits
+    if math.isnan(found.value):
+        return found.why
+    star = " *" if found.significant else ""
+    tested = p_value(found.corrected_p) if "seeds" in found.over else ""
+    without = "no p: single seeds" if found.over == "items" else found.why
+    return _lines(
+        number(found.value, digits, sign=True) + star,
+        _interval(found, digits, sign=True),
+        tested,
+        without,
+    )
 
 
 def _over_rounds(found: OverRounds | None, digits: int = 2, unit: str = "×") -> str:
@@ -174,11 +168,11 @@ def main_table(of: Comparison) -> pd.DataFrame:
     for system in of.systems:
         row = _size_and_loss(of, system)
         if (cell := ranking.get(system.name)) is not None:
-            row[_heading(cell.score.name)] = (
-                _value(cell) if system.sound else row["Validation loss"]
-            )
+            has_score = math.isfinite(cell.mean.value)
+            row[_heading(cell)] = _value(cell) if has_score else row["Validation loss"]
             if len(of.systems) > 1:
-                row |= {"Difference": _difference(cell), **_test(cell)}
+                row["Difference"] = _difference(cell)
+                row["Detectable"] = number(cell.difference.detectable, cell.score.digits)
         about = (of.compared.systems[system.name], of.compared.matched.get(system.name, ""))
         rows[system.name] = row | {"About": "; ".join(filter(None, about))}
     table = _table(rows)
@@ -203,15 +197,6 @@ def _size_and_loss(of: Comparison, system: System) -> dict[str, str]:
     }
 
 
-def _test(cell: Cell) -> dict[str, str]:
-    """p and the detectable difference, where seeds allow a test."""
-    found = cell.difference
-    if found is None or "seeds" not in found.over:
-        return {"p": NONE, "Detectable": NONE}
-    p = p_value(found.corrected_p).removeprefix("p ").removeprefix("= ")
-    return {"p": p, "Detectable": number(found.detectable, cell.score.digits)}
-
-
 def _loss_digits(of: Comparison) -> int:
     """Decimals of the loss: three, or more if it is small, for three significant digits."""
     losses = [abs(run.validation_loss) for run in of.runs if not run.diverged]
@@ -219,59 +204,36 @@ def _loss_digits(of: Comparison) -> int:
     return min(8, max(3, 2 - math.floor(math.log10(least))))
 
 
-def scores_table(cells: Sequence[Cell], name: Any) -> pd.DataFrame:
+def scores_table(cells: Sequence[Cell]) -> pd.DataFrame:
     """A column for each score: its mean with interval, and the difference to the baseline."""
     rows: dict[str, dict[str, str]] = {}
     for cell in cells:
         first, *rest = _value(cell).split("\n")
-        if cell.difference is not None and math.isfinite(cell.difference.value):
+        if math.isfinite(cell.difference.value):
             first += " *" if cell.difference.significant else ""
             rest.append("Δ " + _difference(cell).replace(" *", "").replace("\n", " "))
-        rows.setdefault(cell.system, {})[name(cell)] = _lines(first, *rest)
+        of = cell.dataset or (cell.test if cell.test != TEST else "")
+        rows.setdefault(cell.system, {})[_lines(of, _heading(cell))] = _lines(first, *rest)
     return _table(rows)
 
 
 def data_sets_table(comparisons: Sequence[Comparison]) -> pd.DataFrame:
     """The first score on each data set, and its mean over them."""
-    cells = over_data_sets(comparisons)
-    several = len({cell.score.name for cell in cells}) > 1
-    return scores_table(cells, lambda c: f"{c.dataset}\n{c.score.name}" if several else c.dataset)
+    return scores_table(over_data_sets(comparisons))
 
 
-def _notes(of: Comparison, cells: Sequence[Cell]) -> list[str]:
+def _notes(of: Comparison) -> list[str]:
     """How to read scores and differences."""
-    notes, items = [], of.compared.item_name
-    for is_lower, way in ((False, "higher"), (True, "lower")):
-        names = [cell.score.name for cell in cells if cell.score.lower_is_better == is_lower]
-        notes += [f"{listed(list(dict.fromkeys(names)))}: {way} is better."] if names else []
-    over = {cell.mean.over for cell in cells if math.isfinite(cell.mean.low)}
-    chance = {
-        "seeds and items": f"seeds and test {items} together",
-        "seeds": "seeds alone",
-        "items": f"test {items} alone",
-    }
-    if over:
-        said = " or ".join(text for source, text in chance.items() if source in over)
-        spread = "; ± is the standard deviation over seeds" * any(len(c.values) > 1 for c in cells)
-        notes.append(f"In brackets: 95% intervals over {said}{spread}.")
-    apart = [cell.difference for cell in cells if cell.difference is not None]
-    if any("seeds" in found.over for found in apart):
-        notes.append(
-            f"* p < {SIGNIFICANT} against {of.baseline}, corrected by Holm's method for the "
-            f"{len(apart)} comparisons of this table; intervals are not corrected."
-        )
-    if any(found.over == "items" for found in apart):
-        notes.append(
-            f"A difference of single runs has an interval over test {items} alone, no p and no "
-            f"star: one seed says nothing of training's own chance, and another may reverse it."
-        )
-    why: dict[str, list[str]] = {}
-    for cell in cells:
-        if cell.difference is not None and cell.difference.why and not cell.difference.over:
-            why.setdefault(cell.difference.why, []).append(cell.system)
-    return notes + [
-        f"No test of {listed(list(dict.fromkeys(names)))}: {reason}."
-        for reason, names in why.items()
+    items = of.compared.item_name
+    return [
+        "↑: higher is better; ↓: lower is better. ±: the standard deviation over seeds. Runs that "
+        "diverged are in no mean.",
+        f"In brackets: 95% intervals over seeds and test {items} together, or over seeds alone "
+        f"where a score is not made from {items}. Of a single seed they are over test {items} "
+        f"alone: they say nothing of training's own chance, and another seed may reverse an order.",
+        f"*: p < {SIGNIFICANT} against {of.baseline}, the baseline. p is corrected by Holm's "
+        f"method over what is tested together: the first score, on all data sets; the first score "
+        f"on all further test sets; all other scores. Intervals are not corrected.",
     ]
 
 
@@ -280,44 +242,20 @@ def _notes(of: Comparison, cells: Sequence[Cell]) -> list[str]:
 
 def quality(of: Comparison) -> Section:
     """The main table, with the scores and their differences drawn."""
-    lengths = of.runs[0].macs_lengths
+    table, lengths = main_table(of), of.runs[0].macs_lengths
     over = " and ".join(f"{length:,} positions in the {stack}" for stack, length in lengths.items())
-    notes = [
-        *_notes(of, of.ranking),
-        f"MACs: multiply-accumulates of one forward pass over {over}. Loss: "
-        f"{of.compared.loss_name}, on the validation part.",
-    ]
-    if of.compared.step_times:
-        notes.append(
-            "Time per step: forward and backward, over the baseline's; the median of rounds in "
-            "which all systems take turns, with its 95% interval."
-        )
-    if any(c.difference is not None and math.isfinite(c.difference.detectable) for c in of.ranking):
-        notes.append(
-            f"Detectable: the true difference that {FOUND} would find. Where it is large, the lack "
-            f"of a star does not mean that systems are alike."
-        )
-    if of.compared.matched:
-        notes.append("Sizes were chosen by --match: about as many parameters as the baseline has.")
-    if of.compared.tuning:
-        notes.append("Every system had the same tries on the validation part: see How it was made.")
-    if any(run.diverged for run in of.runs):
-        notes.append("Runs that diverged are in no mean.")
-    notes += [_ended(run) for run in of.runs if run.early_stop is not None]
+    of_columns = {
+        "MACs": f"multiply-accumulates of one forward pass over {over}.",
+        "Time per step": "forward and backward, over the baseline's; the median of rounds in which "
+        "all systems take turns, with its 95% interval.",
+        "Validation loss": f"{of.compared.loss_name}, of the final model.",
+        "Detectable": f"the true difference that {FOUND} would find. Where it is large, the lack "
+        f"of a star does not mean that systems are alike.",
+    }
+    notes = [f"{name}: {text}" for name, text in of_columns.items() if name in table]
     drawn = [dots(of, differences=True), dots(of, differences=False)] if len(of.systems) > 1 else []
     figures = [figure for figure in drawn if figure is not None]
-    return Section("Quality and cost", "", main_table(of), figures, notes=notes)
-
-
-def _ended(run: RunResult) -> str:
-    stop = run.early_stop
-    assert stop is not None
-    best = "" if stop.best_step is None else f", and was lowest at step {stop.best_step:,}"
-    why = "was no number" if run.diverged else "did not improve any more"
-    return (
-        f"{run.system} with seed {run.seed} ended at step {run.steps:,} of {stop.planned_steps:,}: "
-        f"its validation loss {why}{best}."
-    )
+    return Section("Quality and cost", "", table, figures, notes=[*_notes(of), *notes])
 
 
 def dots(of: Comparison, *, differences: bool) -> Figure | None:
@@ -325,8 +263,7 @@ def dots(of: Comparison, *, differences: bool) -> Figure | None:
     rows = [
         (look(at), cell, found)
         for at, cell in enumerate(of.ranking)
-        if (found := cell.difference if differences else cell.mean) is not None
-        and math.isfinite(found.value)
+        if math.isfinite((found := cell.difference if differences else cell.mean).value)
     ]
     if not rows:
         return None
@@ -345,7 +282,7 @@ def dots(of: Comparison, *, differences: bool) -> Figure | None:
     plot.set_ylim(len(rows) - 0.5, -0.5)
     plot.grid(visible=False, axis="y")
     plot.locator_params(axis="x", nbins=6)
-    name = _heading(of.ranking[0].score.name)
+    name = _heading(of.ranking[0])
     plot.set_xlabel(f"{name}, difference to {shortened(of.baseline)}" if differences else name)
     return figure
 
@@ -356,14 +293,19 @@ def shortened(name: str) -> str:
     return name if len(name) <= _LETTERS else f"{name[:half]}…{name[-half:]}"
 
 
-def _heading(name: str) -> str:
-    """The name of a score or of a figure at the head of a column: BLEU, Accuracy, chrF.
+def _heading(cell: Cell) -> str:
+    """The name of a score at the head of a column, and which way is better: BLEU ↑."""
+    return f"{capitalised(cell.score.name)} {'↓' if cell.score.lower_is_better else '↑'}"
 
-    >>> _heading("accuracy"), _heading("chrF"), _heading("half_share")
+
+def capitalised(name: str) -> str:
+    """The name of a score or of a figure as a title; one with capitals stays: BLEU, chrF.
+
+    >>> capitalised("accuracy"), capitalised("chrF"), capitalised("half_share")
     ('Accuracy', 'chrF', 'Half share')
     """
     words = name.replace("_", " ")
-    return words[:1].upper() + words[1:] if words == words.lower() else words
+    return words.capitalize() if words.islower() else words
 
 
 def other_scores(of: Comparison) -> Section | None:
@@ -371,17 +313,8 @@ def other_scores(of: Comparison) -> Section | None:
     cells = of.cells[len(of.systems) :]
     if not cells:
         return None
-    where_from = {TEST: ""} | {cell.test: f"{cell.test}\n" for cell in cells if cell.test != TEST}
-    table = scores_table(cells, lambda cell: where_from[cell.test] + _heading(cell.score.name))
-    note = (
-        f"Δ: the difference to {of.baseline}, which a star marks as significant (p < "
-        f"{SIGNIFICANT}). p is corrected by Holm's method over the first scores of all further "
-        f"test sets, and over all other scores of this table."
-    )
-    notes = [text for text in _notes(of, cells) if not text.startswith("*")]
-    return Section(
-        "Other scores", "", table, notes=[*notes, *([note] if len(of.systems) > 1 else [])]
-    )
+    says = "As above; Δ is the difference to the baseline, and a star marks it as significant."
+    return Section("Other scores", says, scores_table(cells))
 
 
 # --- learning ---------------------------------------------------------------------------------
@@ -389,31 +322,26 @@ def other_scores(of: Comparison) -> Section | None:
 
 def learning(of: Comparison) -> Section:
     """Losses over training, how soon they are reached, and what the task measures beside them."""
-    steps = {step for run in of.runs for step in curve(run, "eval_loss").index}
-    figures = [over_steps(of, "eval_loss", f"Loss, {of.compared.loss_name}", pale="loss")]
-    if len(steps) > 3:
-        name = "Validation loss, second half"
-        figures.append(over_steps(of, "eval_loss", name, start=max(steps) / 2))
-    figures.append(loss_over_loss(of))
     names = dict.fromkeys(key for run in of.runs for record in run.history for key in record)
     places = {place for run in of.runs for place in run.units}
     measured = [n for n in names if n not in _LOGGED and _place(n) not in places]
-    figures += [over_steps(of, name, _heading(name)) for name in measured]
+    figures = [
+        over_steps(of, "eval_loss", f"Loss, {of.compared.loss_name}", pale="loss"),
+        loss_over_loss(of),
+        *(over_steps(of, name, capitalised(name)) for name in measured),
+    ]
     says = (
-        "Strong lines are the loss on the validation part, pale ones that of training, which also "
-        "holds what a recipe adds to it, such as label smoothing. "
+        "Strong lines are the loss on the validation part, means over seeds; thin lines are the "
+        "seeds. Pale lines are the loss in training, which also holds what a recipe adds to it, "
+        "such as label smoothing."
     )
-    if any(len(system.runs) > 1 for system in of.systems):
-        says += "They are means over seeds; thin lines are the seeds."
-    notes = [
+    note = (
         "Steps: until the validation loss is down to the mean of the baseline's lowest, on "
         "straight lines between validations. Of validation against training loss, the lower line "
         "generalises better for what it has fitted (Ahmed et al. 2017, figure 2)."
-    ]
-    shown = [figure for figure in figures if figure is not None]
-    return Section(
-        "Learning", says if shown else "", how_soon(of), shown, notes=notes if shown else []
     )
+    shown = [figure for figure in figures if figure is not None]
+    return Section("Learning", says, how_soon(of), shown, notes=[note])
 
 
 def _place(name: str) -> str:
@@ -433,35 +361,31 @@ def _mean_curve(system: System, name: str) -> pd.Series:
     return pd.concat(curves, axis=1, join="inner").mean(axis=1)
 
 
-def over_steps(
-    of: Comparison, name: str, title: str, *, pale: str = "", start: float = 0.0
-) -> Figure | None:
+def over_steps(of: Comparison, name: str, title: str, *, pale: str = "") -> Figure | None:
     """A line for each system over the steps of training, and a thin one for each of its seeds."""
     figure, (plot,) = axes(height=3.6)
-    ends = []
+    late = []
     for at, system in enumerate(of.systems):
-        if not system.runs:
+        if not system.runs or (mean := _mean_curve(system, name)).empty:
             continue
-        style, mean = look(at), _mean_curve(system, name)[start:]
-        thin = {"color": style["color"], "linestyle": style["linestyle"], "linewidth": 0.8}
-        training = _mean_curve(system, pale) if pale else mean[:0]
-        plot.plot(training, color=style["color"], linewidth=1.2, alpha=0.4)
+        style = look(at)
+        color, line = style["color"], style["linestyle"]
+        if pale:
+            training = _mean_curve(system, pale)
+            plot.plot(training, color=color, linewidth=1.2, alpha=0.4)
         for run in system.runs if len(system.runs) > 1 else []:
-            plot.plot(curve(run, name)[start:], **thin, alpha=0.6)
-        if len(mean):
-            first = max([mean.iloc[0], *training.iloc[:1]])
-            ends.append((mean.min(), first, bool(system.sound)))
-            label = shortened(system.name) + ("" if system.sound else " (diverged)")
-            every = max(1, len(mean) // 8)
-            plot.plot(mean, **style, linewidth=2, markersize=5, markevery=every, label=label)
-    if not ends:
+            plot.plot(curve(run, name), color=color, linestyle=line, linewidth=0.8, alpha=0.6)
+        label = shortened(system.name) + ("" if system.sound else " (diverged)")
+        every = max(1, len(mean) // 8)
+        plot.plot(mean, **style, linewidth=2, markersize=5, markevery=every, label=label)
+        if pale and system.sound:
+            late += [*mean[mean.index[-1] / 10 :], *training[mean.index[-1] / 10 :]]
+    if not plot.lines:
         return None
-    if "loss" in name:
-        # A run that explodes leaves through the top, which is where losses start.
-        bottom = min(low for low, _, _ in ends)
-        top = max([first for _, first, is_sound in ends if is_sound] or [e[1] for e in ends])
-        room = 0.05 * (top - bottom) or 0.1
-        plot.set_ylim(bottom - room, top + room)
+    if late:
+        # The first tenth, and a run that explodes, leave through the top.
+        room = 0.05 * (max(late) - min(late)) or 0.1
+        plot.set_ylim(min(late) - room, max(late) + room)
     plot.locator_params(axis="x", nbins=5)
     plot.set_xlabel("Step")
     plot.set_ylabel(title)
@@ -532,97 +456,67 @@ def first_step(losses: pd.Series, target: float) -> float | None:
 
 def heads(of: Comparison) -> Section | None:
     """What systems decide at the end of training, and what has changed until then."""
-    summary: dict[str, dict[str, str]] = {}
-    places: dict[tuple[str, str], dict[str, float]] = {}
-    courses: dict[str, Any] = {}
-    for system in of.systems:
-        # Which expert has which number is chance, so that seeds have no mean.
-        for run in system.sound[:1]:
-            found = _decided(run)
-            if len(found):
-                summary[system.name] = _in_short(found, run.units)
-                places |= {(system.name, at): row for at, row in _by_place(found).items()}
-            if course := over_training({system.name: _moving(run)}):
-                courses[f"{system.name} over training"] = [course]
-    if not summary:
+    # Which expert has which number is chance, so that seeds have no mean.
+    firsts = {system.name: system.sound[0] for system in of.systems if system.sound}
+    found = pd.DataFrame([row for run in firsts.values() for row in _decided(run)])
+    if found.empty:
         return None
-    every = pd.DataFrame.from_dict(places, orient="index")
-    every.index = pd.MultiIndex.from_tuples(places, names=["System", "Place"])
+    every = found.pivot_table("value", ["System", "Place"], "figure", "max", sort=False)
+    ranges = every.groupby("System", sort=False).agg(["min", "max"])
+    summary = {
+        system: {
+            figure: " to ".join(dict.fromkeys(number(end, 2) for end in row[figure]))
+            for figure in every
+        }
+        for system, row in ranges.iterrows()
+    }
+    courses: Any = {
+        f"{name} over training": [section]
+        for name, run in firsts.items()
+        if run.units and (section := over_training({name: _moving(run)}))
+    }
     says = (
-        "On a few sequences of the validation part at the end of training, with the first seed: "
-        "the entropy of the weights in percent of that of even weights, who gets most, and the "
-        "label that explains most of the decisions (ε²)."
+        "At the end of training, on a few sequences of the validation part, with the first seed; "
+        "of several places the smallest and the largest number. Entropy is 1 where all have the "
+        "same weight, and what a label explains (ε²) is 1 where it decides everything."
     )
     return Section(
         "What the heads do", says, _table(summary), more={"Every place": every, **courses}
     )
 
 
-def _decided(run: RunResult) -> pd.DataFrame:
+def _decided(run: RunResult) -> Iterator[dict[str, Any]]:
     """The last figures of each place, of which some are of each unit; see `RunResult.history`."""
     last = {name: value for record in run.history for name, value in record.items()}
-    rows = []
     for name, value in last.items():
-        if (place := _place(name)) in run.units and math.isfinite(value):
-            kind, unit = name.partition(f" {place}")[0], name.rpartition("/")[2]
-            kind = f"explained by the {unit}" if kind == "explained" else kind
-            rows.append((where(place), kind, unit, value, run.units[place]))
-    return pd.DataFrame(rows, columns=["place", "kind", "unit", "value", "word"])
-
-
-def _in_short(found: pd.DataFrame, units: Mapping[str, str]) -> dict[str, str]:
-    """What stands out of the figures of a system."""
-    row = {}
-    of_place = found.drop_duplicates(["place", "kind"]).pivot(index="place", columns="kind")[
-        "value"
-    ]
-    if "entropy" in of_place:
-        shares = 100 * of_place["entropy"] / of_place["even entropy"].where(lambda even: even > 0)
-        low, high = number(shares.min(), 0), number(shares.max(), 0)
-        row["Entropy"] = f"{high}%" if low == high else f"{low} to {high}%"
-    shares = found[found["kind"] == "share"]
-    if len(shares):
-        most = shares.loc[shares["value"].idxmax()]
-        row["Largest share"] = f"{number(most.value, 2)}\n{most.word} {most.unit}\n{most.place}"
-    for kind, sign in (("kappa", "κ"), ("alpha", "α")):
-        values = found[found["kind"] == kind]["value"]
-        if len(values):
-            row[sign] = f"{number(values.min())} to {number(values.max())}"
-    labels = found[found["kind"].str.startswith("explained")]
-    if len(labels):
-        most = labels.loc[labels["value"].idxmax()]
-        row["Explained"] = f"{number(most.value, 2)}\n{most.kind.partition(' ')[2]}\n{most.place}"
-    return row
-
-
-def _by_place(found: pd.DataFrame) -> dict[str, dict[str, float]]:
-    """The figures of each place; of those of units the largest and the smallest."""
-    rows: dict[str, dict[str, float]] = {}
-    for (place, kind), values in found.groupby(["place", "kind"], sort=False)["value"]:
-        several = {f"largest {kind}": values.max(), f"smallest {kind}": values.min()}
-        rows.setdefault(place, {}).update(several if len(values) > 1 else {kind: values.iloc[0]})
-    return rows
+        kind, _, rest = name.partition(" ")
+        place, _, of = rest.partition("/")
+        if place not in run.units or not math.isfinite(value):
+            continue
+        row = {"System": run.system, "Place": where(place), "value": value}
+        if kind == "entropy" and (even := last[f"even entropy {place}"]):
+            yield row | {"figure": "Entropy", "value": value / even}
+        elif kind == "explained":
+            yield row | {"figure": f"Explained by {of}"}
+        elif kind in _OF_UNITS:
+            yield row | {"figure": f"Largest {_OF_UNITS[kind]}"}
 
 
 def _moving(run: RunResult) -> list[dict[str, float]]:
     """The history of what changes most: not of weights that stay what they were at the start."""
     log = pd.DataFrame(run.history).set_index("step")
-    moved = {}
-    for kind in ("share", "kappa", "alpha", "explained"):
-        for place in run.units:
-            part = log[[n for n in log if n.startswith(f"{kind} {place}/")]].dropna()
-            # Shares of many units are small, and so are their changes.
-            scale = 1.0 if kind == "explained" else part.to_numpy().mean() if part.size else 1.0
-            change = (part.max() - part.min()).max() / scale if len(part) > 1 else 0.0
-            if change > _MOVES:
-                moved[change, kind, place] = list(part)
-    kept = [name for at in sorted(moved, reverse=True)[:_CURVES] for name in moved[at]]
-    return log[kept].dropna(how="all").reset_index().to_dict("records") if kept else []
+    log = log.filter(regex=r"^(share|kappa|alpha|explained) ").dropna(how="all")
+    of_place = [name.rpartition("/")[0] for name in log]
+    most = (log.max() - log.min()).groupby(of_place).max().nlargest(_CURVES).index
+    kept = [name for name, place in zip(log, of_place, strict=True) if place in most]
+    return log[kept].reset_index().to_dict("records")
 
 
 def generation(of: Comparison) -> Section | None:
     """How fast systems generate."""
     times, speeds = of.compared.decoding_times, of.compared.decoding_speeds
+    if not speeds:
+        return None
     rows = {
         system.name: {
             "Time per token": _over_rounds(times.get(system.name)),
@@ -635,7 +529,7 @@ def generation(of: Comparison) -> Section | None:
         "probable, with the model of the first seed. The median of rounds in which they take "
         "turns, with its 95% interval; the time is that over the baseline's."
     )
-    return Section("Speed of generation", says, _table(rows)) if times or speeds else None
+    return Section("Speed of generation", says, _table(rows))
 
 
 def samples(of: Comparison) -> Section | None:
@@ -695,6 +589,7 @@ def how_made(of: Comparison) -> Section:
             "Parameters": run.parameters,
             "MACs": run.macs,
             "Steps": run.steps,
+            "Planned": run.early_stop.planned_steps if run.early_stop else run.steps,
             "Seconds": round(run.seconds),
             "Validation loss": _loss(run),
             **{score.name: number(score.value, score.digits + 1) for score in run.scores},
@@ -702,7 +597,9 @@ def how_made(of: Comparison) -> Section:
         for run in of.runs
     ]
     facts = {
-        part: {_heading(name): number(x, 0) if isinstance(x, int) else x for name, x in own.items()}
+        part: {
+            capitalised(name): number(x, 0) if isinstance(x, int) else x for name, x in own.items()
+        }
         for part, own in compared.facts.items()
     }
     notes = dict.fromkeys(f"{s.name}: {s.note}" for run in of.runs for s in run.scores if s.note)

@@ -49,7 +49,7 @@ _STYLE = {
     "ytick.color": "#444444",
 }
 _MARKERS, _DASHES = "osD^vPX*", ("-", (0, (5, 1.5)), (0, (1.5, 1.5)), (0, (5, 1.5, 1, 1.5)))
-_DECIMALS = re.compile(rb"(\.\d\d)\d+")
+_DECIMALS = re.compile(rb"(\.\d)\d+")
 _CELLS_WITH_NUMBERS = 300  # of a heat map
 _LONG = 48  # letters of a cell that is a text, whose lines are broken
 

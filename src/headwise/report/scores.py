@@ -25,7 +25,7 @@ from headwise.tasks.scores import Outcome, Score
 MEAN = "mean"  # over data sets, in the place of the name of one
 # Three of four is what simulations find with three seeds; see docs/statistics.md.
 FOUND = "about three of four such comparisons"
-_NO_DIFFERENCE = Estimate(math.nan)
+_BASELINE = Estimate(math.nan, why="baseline")  # it has no difference to itself
 
 
 @dataclass(frozen=True)
@@ -57,13 +57,23 @@ class Cell:
     system: str
     values: np.ndarray  # of the seeds
     mean: Estimate
-    difference: Estimate | None  # None of the baseline
+    difference: Estimate  # to the baseline's
+
+    @property
+    def judged(self) -> str:
+        """What its test says: better or worse than the baseline, not different, or nothing."""
+        found = self.difference
+        if not found.significant:
+            return "not significantly different from" if "seeds" in found.over else ""
+        is_better = (found.value < 0) == self.score.lower_is_better
+        return f"significantly {'better' if is_better else 'worse'} than"
 
 
 @dataclass(frozen=True)
 class Comparison:
     """Systems on one data set, the baseline first."""
 
+    title: str  # of all data sets together
     dataset: str  # its name among several
     compared: Compared
     systems: list[System]
@@ -127,7 +137,7 @@ class Comparison:
             base = self.scores[test, score.name, self.baseline]
             for system in self.systems:
                 own = self.scores[test, score.name, system.name]
-                apart = None if own is base else contrast(own, base, tests=tests)
+                apart = _BASELINE if own is base else contrast(own, base, tests=tests)
                 at = (self.dataset, test, score, system.name)
                 found.append(Cell(*at, own.values, contrast(own), apart))
         return found
@@ -140,8 +150,8 @@ class Comparison:
 
 def _corrected(cells: Sequence[Cell]) -> list[Cell]:
     """The scores of one table, with corrected p."""
-    found = iter(corrected([c.difference for c in cells if c.difference is not None]))
-    return [c if c.difference is None else replace(c, difference=next(found)) for c in cells]
+    found = corrected([cell.difference for cell in cells])
+    return [replace(cell, difference=each) for cell, each in zip(cells, found, strict=True)]
 
 
 def read_comparison(folder: Path) -> list[Comparison]:
@@ -152,9 +162,11 @@ def read_comparison(folder: Path) -> list[Comparison]:
     """
     text = (folder / COMPARISON).read_text(encoding="utf-8")
     if "datasets" in json.loads(text):
-        names = Benchmark.model_validate_json(text).datasets
+        several = Benchmark.model_validate_json(text)
         return [
-            replace(of, dataset=name) for name in names for of in read_comparison(folder / name)
+            replace(of, title=several.title, dataset=name)
+            for name in several.datasets
+            for of in read_comparison(folder / name)
         ]
     compared = Compared.model_validate_json(text)
     systems = {name: System(name, [], []) for name in compared.systems}
@@ -169,20 +181,19 @@ def read_comparison(folder: Path) -> list[Comparison]:
             tests = (TEST, *result.tests)
             outcomes = {test: read_outcome(folder / name, test) for test in tests}
             systems[system].outcomes.append(outcomes)
-    return [Comparison("", compared, list(systems.values()), missing)]
+    return [Comparison(compared.title, "", compared, list(systems.values()), missing)]
 
 
 def over_data_sets(comparisons: Sequence[Comparison]) -> list[Cell]:
     """The first score on each data set, and its mean over them if all have the same, as a table."""
     names = {of.columns[0][1].name if of.columns else "" for of in comparisons}
     has_mean = len(names) == 1 and "" not in names
-    baseline, *others = [system.name for system in comparisons[0].systems]
-    tests = (len(comparisons) + has_mean) * len(others)
+    systems = [system.name for system in comparisons[0].systems]
+    tests = (len(comparisons) + has_mean) * (len(systems) - 1)
     found = [cell for of in comparisons for cell in of.tested(of.columns[:1], tests)]
-    for name in [baseline, *others] if has_mean else []:
+    for name in systems if has_mean else []:
         own = [cell for cell in found if cell.system == name]
-        differences = [cell.difference for cell in own if cell.difference is not None]
-        apart = mean_of(differences, tests) if differences else None
+        apart = mean_of([cell.difference for cell in own], tests)
         mean = mean_of([cell.mean for cell in own])
         found.append(Cell(MEAN, TEST, own[0].score, name, np.array([]), mean, apart))
     return _corrected(found)
@@ -208,28 +219,24 @@ def results(folder: Path) -> pd.DataFrame:
 
 def frame(cells: Sequence[Cell]) -> pd.DataFrame:
     """Scores as `results` returns them."""
-    return pd.DataFrame([_row(cell, cell.difference or _NO_DIFFERENCE) for cell in cells])
-
-
-def _row(cell: Cell, apart: Estimate) -> dict[str, object]:
-    return {
-        "dataset": cell.dataset,
-        "test": cell.test,
-        "score": cell.score.name,
-        "system": cell.system,
-        "seeds": len(cell.values),
-        "deviation": deviation(cell.values),
-        **{name: getattr(cell.mean, name) for name in ("value", "low", "high", "over", "why")},
-        "difference": apart.value,
-        **{f"diff_{name}": getattr(apart, name) for name in ("low", "high", "over", "why")},
-        **{name: getattr(apart, name) for name in ("p", "corrected_p", "detectable")},
-        "significant": apart.significant,
-    }
-
-
-def deviation(values: Sequence[float] | np.ndarray) -> float:
-    """The standard deviation over seeds; NaN of one."""
-    return float(np.std(values, ddof=1)) if len(values) > 1 else math.nan
+    rows = []
+    for cell in cells:
+        mean, apart = cell.mean, cell.difference
+        row = {
+            "dataset": cell.dataset,
+            "test": cell.test,
+            "score": cell.score.name,
+            "system": cell.system,
+            "seeds": len(cell.values),
+            "deviation": pd.Series(cell.values).std(),
+            **{name: getattr(mean, name) for name in ("value", "low", "high", "over", "why")},
+            "difference": apart.value,
+            **{f"diff_{name}": getattr(apart, name) for name in ("low", "high", "over", "why")},
+            **{name: getattr(apart, name) for name in ("p", "corrected_p", "detectable")},
+            "significant": apart.significant,
+        }
+        rows.append(row)
+    return pd.DataFrame(rows)
 
 
 # --- the verdict ------------------------------------------------------------------------------
@@ -253,64 +260,59 @@ def verdict_of(comparisons: Sequence[Comparison]) -> str:
 
 def on_one(of: Comparison) -> str:
     """The verdict on one data set."""
-    lost = [system.name for system in of.systems if system.runs and not system.sound]
     known = [cell for cell in of.ranking if math.isfinite(cell.mean.value)]
-    if not of.runs:
-        return "No run is finished."
-    if len(lost) == len({run.system for run in of.runs}):
-        return "All runs diverged: there is no result."
-    if not known:
-        return "No system has a score: there are losses alone."
-    best, told, text = _ranked(known, of.baseline, of.compared.item_name)
-    if told is best:
-        text += _cost(of, best.system)
-    sentences = [f"{text}."]
-    if best.system == of.baseline and len(known) == 1 < len(of.systems):
-        sentences.append("No other system has a score.")
-    if of.baseline not in [cell.system for cell in known]:
-        sentences.append(f"The baseline {of.baseline} has no score to compare it with.")
-    sentences += _of_others(known, told, lost)
-    if told is best and len(known) > 2:
+    sentences = _best(known, of) if known else ["There is no result."]
+    groups: dict[str, list[str]] = {}
+    for cell in known if len(known) > 2 else []:
+        groups.setdefault(cell.judged, []).append(cell.system)
+    said = [f"{judged} the baseline: {', '.join(groups[judged])}" for judged in groups if judged]
+    if said:
+        sentences.append(f"Of all systems, {'; '.join(said)}.")
+    without = [
+        f"{system.name} ({_why_no_score(system)})"
+        for system in of.systems
+        if system.name not in [cell.system for cell in known]
+    ]
+    if without:
         sentences.append(
-            f"{best.system} was chosen after the fact as the best of {len(known)} systems, which "
-            f"the interval does not know: expect a smaller lead with new seeds."
-        )
-    if any(cell.mean.over == "items" for cell in known) and len(known) > 1:
-        sentences.append(
-            "One seed says nothing of training's own chance, and another may reverse the order: "
-            "several seeds can tell."
+            f"Systems without a score, with which none is compared: {', '.join(without)}."
         )
     return " ".join(sentences)
 
 
-def _ranked(known: Sequence[Cell], baseline: str, items: str) -> tuple[Cell, Cell | None, str]:
-    """The best system; that whose difference to the baseline is told, if any; and the sentence."""
+def _why_no_score(system: System) -> str:
+    if not system.runs:
+        return "not finished"
+    return "losses alone" if system.sound else "all runs diverged"
+
+
+def _best(known: Sequence[Cell], of: Comparison) -> list[str]:
+    """The best system, and its difference to the baseline; of the baseline, that of the next."""
     sign = -1 if known[0].score.lower_is_better else 1
     # In a tie the baseline comes first: a system that is no better is not worth a change.
-    ranked = sorted(known, key=lambda c: (-sign * c.mean.value, c.system != baseline))
-    best, *others = ranked
+    best, *others = sorted(known, key=lambda c: (-sign * c.mean.value, c.system != of.baseline))
     name = best.score.name if best.dataset != MEAN else f"mean {best.score.name} over data sets"
-    value = _with_interval(best)
-    if not others:
-        return best, None, f"{best.system}: {name} {value}"
-    base = next((cell for cell in known if cell.system == baseline), None)
-    if base is None:
-        return best, None, f"{best.system} has the best {name}, {value}"
-    told = others[0] if best is base else best
-    assert told.difference is not None
-    clear = told.difference.significant
-    if best is base:
-        clear = all(c.difference is not None and c.difference.significant for c in others)
-    gap = told.mean.value - base.mean.value
-    size, way = number(abs(gap), best.score.digits), "above" if gap > 0 else "below"
-    apart = f"{size} {way}" if float(size.replace(",", "")) else "level with"
-    text = "" if clear else "No clear winner. "
-    if best is base:
-        text += f"The baseline {best.system} has the best {name}, {value}. The closest, "
-        text += f"{told.system}, is {apart} it"
-    else:
-        text += f"{best.system} has the best {name}, {value}, {apart} the baseline {baseline}"
-    return best, told, f"{text}: {_judged(told, items)}"
+    sentences = [
+        f"{best.system} has {'the best ' if others else ''}{name}: {_with_interval(best)}."
+    ]
+    if of.baseline not in [cell.system for cell in known] or not others:
+        return sentences
+    rivals = others if best.system == of.baseline else [best]
+    if not all(cell.difference.significant for cell in rivals):
+        sentences.insert(0, "No clear winner.")
+    told, digits = rivals[0], best.score.digits
+    apart = number(told.difference.value, digits, sign=True)
+    sentences.append(
+        f"{told.system} differs from the baseline {of.baseline} by {apart}: {_judged(told, of)}."
+    )
+    if best.dataset != MEAN:
+        sentences.append(_cost(of, told.system))
+    if len(known) > 2:
+        sentences.append(
+            f"The best of {len(known)} systems is chosen after the fact, which no interval knows: "
+            f"expect a smaller lead with new seeds."
+        )
+    return sentences
 
 
 def _with_interval(cell: Cell) -> str:
@@ -322,22 +324,22 @@ def _with_interval(cell: Cell) -> str:
     return number(mean.value, digits) + (f" ({', '.join(remarks)})" if remarks else "")
 
 
-def _judged(cell: Cell, items: str) -> str:
+def _judged(cell: Cell, of: Comparison) -> str:
     """Whether a difference to the baseline may be chance."""
-    found, digits = cell.difference or _NO_DIFFERENCE, cell.score.digits
+    found, digits = cell.difference, cell.score.digits
     low, high = (number(end, digits, sign=True) for end in (found.low, found.high))
     interval = f"95% interval {low} to {high}" if math.isfinite(found.low) else "no interval"
     if found.over == "items":
         return (
-            f"one seed each cannot tell whether it is chance ({interval} over test {items} alone)"
+            f"one seed cannot tell whether that is chance, and another may reverse it ({interval} "
+            f"over test {of.compared.item_name} alone)"
         )
     if not found.over:
         return f"no test can be made ({found.why})"
-    judged = "a significant difference" if found.significant else "the difference may be chance"
-    text = f"{judged} ({interval}, {p_value(found.corrected_p)}"
-    if not found.significant and math.isfinite(found.detectable):
-        text += f"; {FOUND} would find a true difference of {number(found.detectable, digits)}"
-    return f"{text})"
+    if found.significant:
+        return f"a significant difference ({interval}, {p_value(found.corrected_p)})"
+    detectable = f"{FOUND} would find a true difference of {number(found.detectable, digits)}"
+    return f"it may be chance ({interval}, {p_value(found.corrected_p)}; {detectable})"
 
 
 def p_value(p: float) -> str:
@@ -350,53 +352,21 @@ def p_value(p: float) -> str:
 
 def _cost(of: Comparison, name: str) -> str:
     own, base = (next(s.runs[0] for s in of.systems if s.name == n) for n in (name, of.baseline))
-    text = f"{number(own.parameters / base.parameters, 2)}× the parameters"
     times = of.compared.step_times.get(name)
-    return f", at {f'{number(times.value, 2)}× the time per step and ' if times else ''}{text}"
-
-
-def _of_others(known: Sequence[Cell], told: Cell | None, lost: Sequence[str]) -> list[str]:
-    """What the tests say of the systems that the first sentence does not name."""
-    groups: dict[str, list[str]] = {"better": [], "worse": [], "open": []}
-    for cell in known:
-        found = cell.difference
-        if cell is not told and found is not None and "seeds" in found.over:
-            better = (found.value < 0) == cell.score.lower_is_better
-            group = ("better" if better else "worse") if found.significant else "open"
-            groups[group].append(cell.system)
-    parts = [
-        f"{listed(names)} {'is' if len(names) == 1 else 'are'} "
-        + ("not significantly different from" if group == "open" else f"significantly {group} than")
-        for group, names in groups.items()
-        if names
-    ]
-    said = [f"Of the others, {'; '.join(parts)} the baseline."] if parts else []
-    return said + ([f"{listed(lost)} diverged."] if lost else [])
-
-
-def listed(names: Sequence[str]) -> str:
-    """
-    >>> listed(["a"]), listed(["a", "b", "c"])
-    ('a', 'a, b and c')
-    """
-    *others, last = names
-    return f"{', '.join(others)} and {last}" if others else last
+    time = f" and takes {number(times.value, 2)}× its time per step" if times else ""
+    size = number(own.parameters / base.parameters, 2)
+    return f"It has {size}× the parameters of {of.baseline}{time}."
 
 
 def _on_several(comparisons: Sequence[Comparison]) -> str:
     """The verdict on several data sets: the mean, and on how many each system is better."""
-    cells, baseline = over_data_sets(comparisons), comparisons[0].baseline
+    cells = over_data_sets(comparisons)
     means = [c for c in cells if c.dataset == MEAN and math.isfinite(c.mean.value)]
-    items = listed(list(dict.fromkeys(of.compared.item_name for of in comparisons)))
-    sentences = [f"{_ranked(means, baseline, items)[2]}."] if means else []
+    sentences = _best(means, comparisons[0]) if means else ["There is no mean over data sets."]
     for system in comparisons[0].systems[1:]:
-        own = [c for c in cells if c.system == system.name and c.dataset != MEAN]
-        tested = [(c, d) for c in own if (d := c.difference) is not None and "seeds" in d.over]
-        stars = [(d.value < 0) == c.score.lower_is_better for c, d in tested if d.significant]
-        better, worse = sum(stars), len(stars) - sum(stars)
-        if tested:
-            sentences.append(
-                f"{system.name} is significantly better than {baseline} on {better}, and "
-                f"significantly worse on {worse}, of {len(tested)} data sets."
-            )
-    return " ".join(sentences) or "No system has scores on all data sets."
+        own = [c.judged for c in cells if c.system == system.name and c.dataset != MEAN]
+        counts = pd.Series([judged for judged in own if judged], dtype=str).value_counts()
+        if len(counts):
+            said = [f"{judged} the baseline on {count}" for judged, count in counts.items()]
+            sentences.append(f"Of {counts.sum()} data sets, {system.name} is {', '.join(said)}.")
+    return " ".join(sentences)
