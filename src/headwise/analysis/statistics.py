@@ -19,7 +19,7 @@ derivation, and a simulation of how often the test errs.
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 
@@ -122,18 +122,15 @@ def contrast(*systems: Scores, tests: int = 1) -> Estimate:
     (0.97, True, 'seeds')
     """
     signs = {1: (1,), 2: (1, -1), 4: (1, -1, -1, 1)}[len(systems)]
-    none = _untested(systems, signs)
-    if math.isnan(none.value):
+    none, moved = _untested(systems, signs)
+    if none.why:
         return none
     have_seeds = all(len(each.values) > 1 for each in systems)
-    if not all(each.resamples is not None for each in systems):
+    if moved is None:
         if not have_seeds:
             return replace(none, why="a single seed")
         parts = [_Component.of_seeds(each.values, None) for each in systems]
         return _tested(none, parts, "seeds", tests)
-    moved = _resampled(systems, signs)
-    if isinstance(moved, str):
-        return replace(none, why=moved)
     of_items = _Component.of_items(moved, systems[0].items)
     if not have_seeds:
         return _of_runs(none, moved, of_items)
@@ -151,14 +148,9 @@ def change(changed: Scores, unchanged: Scores) -> Estimate:
     Raises:
         ValueError: the two are scored on different numbers of items.
     """
-    none = _untested((changed, unchanged), (1, -1))
-    if math.isnan(none.value):
-        return none
-    if changed.resamples is None or unchanged.resamples is None:
-        return replace(none, why="the score is not made from items")
-    moved = _resampled((changed, unchanged), (1, -1))
-    if isinstance(moved, str):
-        return replace(none, why=moved)
+    none, moved = _untested((changed, unchanged), (1, -1))
+    if moved is None:
+        return replace(none, why=none.why or "the score is not made from items")
     parts = [_Component.of_items(moved, changed.items)]
     if len(changed.values) > 1:
         parts.append(_Component.of_seeds(changed.values, changed.resamples))
@@ -206,20 +198,22 @@ def corrected(table: Sequence[Estimate]) -> list[Estimate]:
     return [replace(each, corrected_p=p) for each, p in zip(table, adjusted, strict=True)]
 
 
-def _untested(systems: Sequence[Scores], signs: Sequence[int]) -> Estimate:
-    """The value of a contrast and its range."""
+def _untested(
+    systems: Sequence[Scores], signs: Sequence[int]
+) -> tuple[Estimate, np.ndarray | None]:
+    """The value of a contrast, and its value on each resample of the items.
+
+    None if not all scores are made from items, or if there can be no test, and `why` says why.
+    """
     if not all(len(each.values) for each in systems):
-        return Estimate(math.nan, why="no finite score")
-    value, low, high = 0.0, 0.0, 0.0
-    for sign, each in zip(signs, systems, strict=True):
-        value += sign * float(each.values.mean())
-        ends = sorted(sign * end for end in each.bounds)
-        low, high = low + ends[0], high + ends[1]
-    return Estimate(value, bounds=(low, high))
-
-
-def _resampled(systems: Sequence[Scores], signs: Sequence[int]) -> np.ndarray | str:
-    """A contrast on each resample of the items, or why the items cannot judge it."""
+        return Estimate(math.nan, why="no finite score"), None
+    signed = list(zip(signs, systems, strict=True))
+    value = sum(sign * float(each.values.mean()) for sign, each in signed)
+    low, high = np.sum([sorted(sign * end for end in of.bounds) for sign, of in signed], axis=0)
+    none = Estimate(value, bounds=(float(low), float(high)))
+    means = [sign * of.resamples.mean(0) for sign, of in signed if of.resamples is not None]
+    if len(means) < len(systems):
+        return none, None
     numbers = [each.items for each in systems]
     if len(set(numbers)) > 1:
         raise ValueError(
@@ -227,10 +221,11 @@ def _resampled(systems: Sequence[Scores], signs: Sequence[int]) -> np.ndarray | 
             f"the same order"
         )
     if numbers[0] < LEAST_ITEMS:
-        return f"fewer than {LEAST_ITEMS} test items"
-    means: list[Any] = [each.resamples.mean(0) for each in systems if each.resamples is not None]
-    moved: np.ndarray = sum(sign * mean for sign, mean in zip(signs, means, strict=True))
-    return moved if np.isfinite(moved).all() else "some resamples of the items have no score"
+        return replace(none, why=f"fewer than {LEAST_ITEMS} test items"), None
+    moved = np.sum(means, axis=0)
+    if not np.isfinite(moved).all():
+        return replace(none, why="some resamples of the items have no score"), None
+    return none, moved
 
 
 def _tested(none: Estimate, of: Sequence[_Component], over: Source, tests: int = 1) -> Estimate:
