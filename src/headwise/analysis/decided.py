@@ -20,6 +20,7 @@ from headwise.models.inspect import evaluating, place, systems
 from headwise.models.plan import system_name
 from headwise.ops.labels import IGNORED_LABEL
 from headwise.pretrained.watch import record
+from headwise.tasks.scores import spread
 from headwise.tasks.task import Positions, Task
 from headwise.training.batches import token_batches
 
@@ -196,9 +197,8 @@ def look_at(task: Task, batch_tokens: int) -> Callable[[nn.Module], dict[str, fl
 
 def _few(lengths: Any, batch_tokens: int) -> list[list[int]]:
     """The indices of a few sequences of a part, in batches."""
-    total = len(lengths)
-    for number in range(min(_FEW_SEQUENCES, total), 0, -1):
-        chosen = np.arange(number) * total // number
+    for number in range(_FEW_SEQUENCES, 0, -1):
+        chosen = np.array(spread(range(len(lengths)), number))
         batches = token_batches(np.asarray(lengths)[chosen], batch_tokens)
         if len(batches) <= _FEW_BATCHES:
             break
@@ -222,9 +222,9 @@ def _is_pair(model: nn.Module) -> bool:
 def _with_decoder_mask(model: nn.Module, batch: Batch) -> Batch:
     """A batch whose decoder is told its padding, which a model knows from its loss alone."""
     labels = batch.get("labels")
-    if not _is_pair(model) or "decoder_attention_mask" in batch:
+    if not _is_pair(model) or "decoder_attention_mask" in batch or labels is None:
         return batch
-    if labels is None or labels.dim() != 2:
+    if labels.dim() != 2:
         return batch
     is_real = (labels != IGNORED_LABEL).flip(1).cumsum(1).flip(1) > 0
     return {**batch, "decoder_attention_mask": is_real.long()}
@@ -238,9 +238,9 @@ def _known(
     if _is_pair(model):
         mask = "decoder_attention_mask" if stack == "decoder" else "attention_mask"
         return described.get(stack), batch.get(mask)
-    if len(described) == 1:  # whatever the only stack is called
-        (stack,) = described
-    return described.get(stack), batch.get("attention_mask")
+    # The only stack may have any name, and a module of one's own tells its systems no site.
+    first = next(iter(described.values()), None)
+    return described.get(stack, first), batch.get("attention_mask")
 
 
 class _Call(NamedTuple):
@@ -280,13 +280,12 @@ def _is_real(routing: Routing, at: Positions | None, mask: Tensor | None) -> Ten
     padding = routing.padding
     if padding is None and mask is not None:
         padding = mask == 0
-    shape = tuple(routing.weights.shape[:2])
-    if routing.weights.dim() < 3:
-        shape = (len(routing.weights), 0) if at is None else at.shape
-        shape = shape if padding is None else tuple(padding.shape)
-    if padding is None or padding.shape != shape:
-        return torch.ones(shape, dtype=torch.bool)
-    return ~padding.cpu()
+    is_each = routing.weights.dim() == 3
+    if padding is not None and (not is_each or padding.shape == routing.weights.shape[:2]):
+        return ~padding.cpu()
+    if is_each:
+        return torch.ones(routing.weights.shape[:2], dtype=torch.bool)
+    return torch.ones((len(routing.weights), 0) if at is None else at.shape, dtype=torch.bool)
 
 
 def _positions(is_real: Tensor, at: Positions | None, read: int) -> pd.DataFrame:
