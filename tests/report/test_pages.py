@@ -75,7 +75,7 @@ def test_texts_of_the_data_are_shown_and_are_no_markup(page):
 
 
 def test_a_page_is_small(folder):
-    assert (folder / "report.html").stat().st_size < 700_000
+    assert (folder / "report.html").stat().st_size < 500_000
 
 
 def test_every_table_is_its_csv(folder, page):

@@ -183,13 +183,11 @@ def write_page(path: Path, title: str, says: str, sections: Sequence[Section | N
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.tests["frame"] = lambda content: isinstance(content, pd.DataFrame)
-    environment.tests["sections"] = lambda content: isinstance(content, list)
     filters: dict[str, Callable[..., Any]] = {
         "image": _as_image,
         "about": _about,
         "csv": _as_link,
-        "file": lambda name: f"{_file_name(name)}.csv",
+        "file": _file_name,
         "rows": _rows,
         "by_title": _by_title,
     }
@@ -199,12 +197,12 @@ def write_page(path: Path, title: str, says: str, sections: Sequence[Section | N
     html = template.render(title=title, says=says.splitlines(), sections=shown)
     for section in shown:
         for name, table in section.tables():
-            write_text(path.parent / "tables" / f"{_file_name(name)}.csv", _as_csv(table))
+            write_text(path.parent / "tables" / _file_name(name), _as_csv(table))
     write_text(path, html)
 
 
 def _file_name(title: str) -> str:
-    return re.sub(r"[^\w.+-]+", "-", title.lower()).strip("-.")[:100] or "table"
+    return (re.sub(r"[^\w.+-]+", "-", title.lower()).strip("-.")[:100] or "table") + ".csv"
 
 
 # --- figures and pictures ---------------------------------------------------------------------
@@ -222,11 +220,9 @@ def _as_image(figure: Figure) -> str:
 
 def _about(figure: Figure) -> str:
     """What a figure shows, for those who do not see it: its titles, or the names of its axes."""
-    names = [
-        plot.get_title(loc="left") or plot.get_title() or plot.get_ylabel() or plot.get_xlabel()
-        for plot in figure.axes
-    ]
-    return "; ".join(dict.fromkeys(filter(None, names)))
+    return "; ".join(
+        plot.get_title(loc="left") or plot.get_ylabel() or plot.get_xlabel() for plot in figure.axes
+    )
 
 
 def _by_title(pictures: dict[str, str]) -> Iterator[tuple[str, list[tuple[list[str], str]]]]:
