@@ -22,7 +22,7 @@ _DOES = {
     "random": "the {units} have random weights",
     "largest": "only the {unit} of largest weight counts",
     "without-largest": "the {unit} of largest weight is left out",
-    "top-k": "only the {top_k} {units} of largest weight count",
+    "top-k": "only {top_k} of the {units}, by weight",
 }
 
 

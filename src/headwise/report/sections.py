@@ -94,21 +94,22 @@ def of_ablations(ablated: Tables) -> Section | None:
 
 def _worth(table: pd.DataFrame) -> pd.DataFrame:
     digits = table.attrs["digits"] + 1
-    rows = {}
+    names, rows = [], []
     for row in table.itertuples():
+        names.append(f"without {part(row)}" if row.unit in row.options else part(row))
         text = change_in_words(table, row) + ("*" if row.corrected_p < SIGNIFICANT else "")
         if row.low == row.low:
-            text += (
-                f"\n{number(row.low, digits, sign=True)} to {number(row.high, digits, sign=True)}"
-            )
-        without = f"without {part(row)}" if row.unit in row.options else part(row)
-        rows[without] = {
-            str(table.attrs["score"]): number(row.value, digits),
-            "Difference\n95% interval": text,
-            "Share of the whole": percent(row.share),
-            "p, corrected": "<0.001" if row.corrected_p < 0.001 else number(row.corrected_p),
-        }
-    return pd.DataFrame.from_dict(rows, orient="index")
+            ends = (number(end, digits, sign=True) for end in (row.low, row.high))
+            text += f"\n{' to '.join(ends)}"
+        rows.append(
+            {
+                str(table.attrs["score"]): number(row.value, digits),
+                "Difference\n95% interval": text,
+                "Share of the whole": percent(row.share),
+                "p, corrected": "<0.001" if row.corrected_p < 0.001 else number(row.corrected_p),
+            }
+        )
+    return pd.DataFrame(rows, index=names)
 
 
 def _forest(ablated: Tables, run: str, table: pd.DataFrame) -> Figure:
@@ -127,7 +128,7 @@ def _forest(ablated: Tables, run: str, table: pd.DataFrame) -> Figure:
     ]
     plot.set_yticks(at, names)
     plot.invert_yaxis()
-    plot.set_xlabel(f"change of the {table.attrs['score']}, 95% interval")
+    plot.set_xlabel(f"change of the {table.attrs['score']}")
     more = f" ({len(top)} of {len(table)})" if len(table) > len(top) else ""
     plot.set_title(_named(ablated, run, f"the costliest first{more}"), loc="left", fontsize=11)
     return figure
