@@ -46,10 +46,6 @@ class _Ablation(NamedTuple):
     is_of_one: bool  # whether it removes a unit of one system, or else changes all of a kind
     draws: int = 1
 
-    def __str__(self) -> str:
-        path = f" at {next(iter(self.systems)) or 'the model'}" if self.is_of_one else ""
-        return self.name + "".join(f", {key}={value}" for key, value in self.options.items()) + path
-
 
 def ablate(
     model: nn.Module,
@@ -129,10 +125,7 @@ def ablate(
                 "draws": ablation.draws,
                 "value": value,
                 "difference": found.value,
-                "low": found.low,
-                "high": found.high,
-                "p": found.p,
-                "corrected_p": found.corrected_p,
+                **{name: getattr(found, name) for name in ("low", "high", "p", "corrected_p")},
                 "cost": cost,
                 "share": cost / whole.value if whole.value > 0 else math.nan,
                 "why": found.why,
@@ -240,34 +233,25 @@ def _ablations(model: nn.Module, level: Level) -> list[_Ablation]:
     for path, system in systems(model).items() if level != "none" else ():
         kinds.setdefault((type(system), system.edits), {})[path] = system
     for (_, edits), alike in kinds.items():
+        several = {path: system for path, system in alike.items() if system.num_units > 1}
         for name in edits:
             option = option_of(name)
             if option in (None, "seed", "top_k"):
-                of_all += _of_all(name, option, alike)
+                of_all += _of_all(name, option, several) if several else []
             elif level == "units" and name.startswith("without-"):
-                of_one += _of_each(name, str(option), alike)
+                for path, system in alike.items():
+                    units = system.num_heads if option == "head" else system.num_units
+                    for number in range(units if units > 1 else 0):
+                        of_one.append(_Ablation(name, {option: number}, {path: system}, True))
     return of_all + of_one
 
 
-def _of_all(name: str, option: str | None, alike: Mapping[str, Any]) -> list[_Ablation]:
-    """An ablation of all systems of a kind that decide, with each value that fits them all."""
-    those = {path: system for path, system in alike.items() if system.num_units > 1}
-    if not those:
-        return []
+def _of_all(name: str, option: str | None, those: dict[str, Any]) -> list[_Ablation]:
+    """An ablation of all systems of a kind, with each value that fits them all."""
     if option == "top_k":  # fewer than a system has in force anyway
         least = min(getattr(of, "top_k", None) or of.num_units for of in those.values())
         return [_Ablation(name, {option: k}, those, False) for k in range(1, least)]
     return [_Ablation(name, {}, those, False, _DRAWS if option == "seed" else 1)]
-
-
-def _of_each(name: str, unit: str, alike: Mapping[str, Any]) -> list[_Ablation]:
-    """An ablation of one unit after the other, in one system after the other."""
-    found = []
-    for path, system in alike.items():
-        units = system.num_heads if unit == "head" else system.num_units
-        for number in range(units if units > 1 else 0):
-            found.append(_Ablation(name, {unit: number}, {path: system}, True))
-    return found
 
 
 def _draws(ablation: _Ablation) -> Iterable[dict[str, int]]:

@@ -171,22 +171,17 @@ def _rules(model: HeadwiseModel, settings: Mapping[str, Any]) -> TrainingRules:
 
 
 def _step_seconds(model: Any, rules: TrainingRules, batch: Batch) -> float:
+    """The seconds of one step; parameters, gradients and random draws are then as they were."""
+    moved = [p for rule in rules.rules.values() for p in rule.without_optimizer()]
+    before = [p.detach().clone() for p in moved]
     model.train()
     with own_draws():
         seconds = _seconds(model, lambda: model(**batch).loss.backward())
-    model.zero_grad(set_to_none=True)
-    for rule in rules.rules.values():
-        if rule.steps_before:  # the first step has all that such a rule does once in `period`
-            seconds += _seconds_before(model, rules, batch) / getattr(rule.settings, "period", 1)
-    return seconds
-
-
-def _seconds_before(model: Any, rules: TrainingRules, batch: Batch) -> float:
-    """The seconds of what rules compute before a step; parameters are then as they were."""
-    moved = [p for rule in rules.rules.values() for p in rule.without_optimizer()]
-    before = [p.detach().clone() for p in moved]
-    with own_draws():
-        seconds = _seconds(model, lambda: rules.before_step(lambda: model(**batch).loss))
+        model.zero_grad(set_to_none=True)
+        for rule in rules.rules.values():
+            if rule.steps_before:  # the first step has all that such a rule does once in `period`
+                further = _seconds(model, lambda: rules.before_step(lambda: model(**batch).loss))
+                seconds += further / getattr(rule.settings, "period", 1)
     with torch.no_grad():
         for parameter, value in zip(moved, before, strict=True):
             parameter.copy_(value)
