@@ -186,9 +186,9 @@ def analyse(
     )
     if as_json:
         findings = {each.name: each.findings for each in found}
-        data = {each.name: each.data for each in found}
+        read = {each.name: each.data for each in found}
         paths = {"page": folder / PAGE, "tables": folder / "tables"}
-        print_json({**paths, "data": data, "findings": findings})
+        print_json({**paths, "data": read, "findings": findings})
         return
     for each in found:
         for finding in each.findings:
