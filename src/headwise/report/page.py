@@ -112,7 +112,7 @@ def look(number: int) -> dict[str, Any]:
 
 
 def heat(
-    frame: pd.DataFrame, title: str = "", *, centre: float | None = None, form: str = "{:.2f}"
+    frame: pd.DataFrame, title: str = "", *, centre: float | None = None, digits: int = 2
 ) -> Figure:
     """A matrix as coloured cells with their numbers; with a centre, in two colours around it."""
     figure, (plot,) = axes(height=0.8 + 0.3 * len(frame))
@@ -131,7 +131,7 @@ def heat(
         for (row, column), value in np.ndenumerate(values):
             if math.isfinite(value):
                 colour = "white" if off[row, column] > 0.6 * limit else "black"
-                text = form.format(value).replace("-", "−")
+                text = number(value, digits)
                 at = {"ha": "center", "va": "center", "fontsize": 9}
                 plot.text(column, row, text, color=colour, **at)
     return figure

@@ -146,7 +146,7 @@ def _maps(ablated: Tables, run: str, table: pd.DataFrame) -> Iterator[Figure]:
         title = f"{site}: " if site else ""
         title += f"% of the {table.attrs['score']} lost without {unit} n"
         cells = pd.DataFrame(of_site).T.sort_index(axis=1)
-        yield heat(cells, _named(ablated, run, title, "\n"), centre=0, form="{:.1f}")
+        yield heat(cells, _named(ablated, run, title, "\n"), centre=0, digits=1)
 
 
 def _by_numbers(paths: pd.Series) -> pd.Series:
@@ -178,7 +178,7 @@ def of_labels(decided: Sequence[Decided], run: str = "") -> Section | None:
         if len(shares) <= _CLASSES:
             of_label[place] = shares
             title = f"{word}, {short_place(d.place)}:\n% that goes to each"
-            drawn.setdefault(label, heat(shares, title, form="{:.0f}"))
+            drawn.setdefault(label, heat(shares, title, digits=0))
             continue
         of_label[place] = pmi(d, label, _LISTED).set_index("unit").round(3)
         if shown is None:
@@ -251,7 +251,7 @@ def of_load(runs: Runs) -> Section | None:
         for unit, some in by_unit(of).items():
             shares = pd.DataFrame([100 * load(d).rename(short_place(d.place)) for d in some])
             title = _named(runs, run, f"% of the work of each {unit}")
-            figures.append(heat(shares, title, form="{:.0f}"))
+            figures.append(heat(shares, title, digits=0))
     says = (
         "How often an expert, a head or a mechanism is chosen; where none is chosen and they "
         "compete, how often its weight is the largest; elsewhere its mean weight."
