@@ -22,7 +22,7 @@ def figures():
     for of in read_yaml(file.read_text(encoding="utf-8"))["papers"]:
         paper, rows = of.pop("paper"), of.pop("figures")
         for number, row in enumerate(rows):
-            for what in WITHIN.keys() & row.keys():
+            for what in (each for each in WITHIN if each in row):
                 given = {key: x for key, x in {**of, **row}.items() if key not in WITHIN}
                 name = f"{paper.split(';')[0]}: {row[what]}, {number}"
                 yield pytest.param(what, str(row[what]), given, id=name)
