@@ -13,9 +13,8 @@ import sys
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 import typer
@@ -24,7 +23,18 @@ from rich.table import Table
 from rich.text import Text
 from typer import Option
 
-from evidence.verdicts import HERE, Claim, Kind, Line, Subject, Verdict, catalogue, lines, verdict
+from evidence.verdicts import (
+    HERE,
+    Claim,
+    Kind,
+    Lines,
+    Quantity,
+    Subject,
+    Verdict,
+    catalogue,
+    read_lines,
+    verdict,
+)
 from headwise.cli.app import clear_errors, parse_names
 from headwise.files import write_bytes, write_text
 
@@ -42,60 +52,52 @@ COLOURS = {"holds here": "#23906a", "does not hold here": "#e34a0a", "cannot be 
 # --- runs that claims lack ----------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Work:
+class Work(NamedTuple):
     """An experiment in the folders of a command."""
 
     name: str
     recipe: str
-    changes: Sequence[str]
+    changes: list[str]
     folder: Path  # of runs, which `headwise compare` trains
-    results: Path
+    results: Path  # the file of its lines
 
-    @classmethod
-    def on(cls, name: str, data: Path, runs: Path, results: Path) -> "Work":
-        """Writes the recipe of an experiment with the folder of the data in the place of {data}."""
-        experiment, recipe = catalogue().experiments[name], runs / f"{name}.yaml"
-        own = HERE / "recipes" / f"{experiment.recipe}.yaml"
-        text = own.read_text(encoding="utf-8") if own.is_file() else ""
-        if "{data}" in f"{text} {experiment.set}" and not data.is_dir():
-            raise FileNotFoundError(
-                f"--data is {str(data)!r}, expected a folder with the data of the experiments: "
-                f"evidence/README.md says what is in it"
-            )
-        changes = [each.replace("{data}", str(data.absolute())) for each in experiment.set]
-        if text:
-            write_text(recipe, text.replace("{data}", str(data.absolute())))
-        named = str(recipe) if text else experiment.recipe
-        return cls(name, named, changes, runs / name, results)
-
-    def lines(self, kind: str = "run") -> list[Line]:
-        return lines(self.results, self.name, kind)
+    def lines(self) -> list[dict[str, Any]]:
+        return read_lines(self.results.parent).get(self.name, [])
 
     def append(self, line: Mapping[str, Any]) -> None:
-        """Adds a line to the results; the others stay as they are, byte by byte."""
-        file = self.results / f"{self.name}.jsonl"
-        before = file.read_bytes() if file.is_file() else b""
-        write_bytes(file, before + json.dumps(line, ensure_ascii=False).encode() + b"\n")
+        """Adds a line; the others stay as they are, byte by byte."""
+        before = self.results.read_bytes() if self.results.is_file() else b""
+        write_bytes(self.results, before + json.dumps(line, ensure_ascii=False).encode() + b"\n")
 
-    def compare(self, folder: Path, *options: str, threads: str = "") -> None:
-        """Runs `headwise compare`, which goes on from where it was stopped.
+    def compare(self, folder: Path, *options: str, environment: Mapping[str, str] = {}) -> None:
+        """Runs `headwise compare`, which goes on from where it was stopped."""
+        command = [sys.executable, "-m", "headwise", "compare", self.recipe]
+        command += ["--output", str(folder), *options, *repeated("--set", self.changes)]
+        # Control-C reaches it too, and it ends after a checkpoint; `run` would kill it.
+        with subprocess.Popen(command, env={**os.environ, **environment}) as process:
+            if process.wait():
+                raise typer.Exit(process.returncode)
 
-        Raises:
-            typer.Exit: with its exit status, if it failed.
-        """
-        command = [sys.executable, "-m", "headwise", "compare", self.recipe, *options]
-        for option, values in {"--set": self.changes, "--output": [str(folder)]}.items():
-            command += [part for value in values for part in (option, value)]
-        limit = {"OMP_NUM_THREADS": threads} if threads else {}
-        with subprocess.Popen(command, env=os.environ | limit) as process:
-            try:
-                status = process.wait()
-            except KeyboardInterrupt:  # it came to both, and the run writes a checkpoint
-                process.wait()
-                raise
-        if status:
-            raise typer.Exit(status)
+
+def repeated(option: str, values: Sequence[str]) -> list[str]:
+    return [part for value in values for part in (option, value)]
+
+
+def prepare(name: str, data: Path, runs: Path, results: Path) -> Work:
+    """Writes the recipe of an experiment with the folder of the data in the place of {data}."""
+    experiment, recipe = catalogue().experiments[name], runs / f"{name}.yaml"
+    own = HERE / "recipes" / f"{experiment.recipe}.yaml"
+    text = own.read_text(encoding="utf-8") if own.is_file() else ""
+    if "{data}" in f"{text} {experiment.set}" and not data.is_dir():
+        raise FileNotFoundError(
+            f"--data is {str(data)!r}, expected a folder with the data of the experiments: "
+            f"evidence/README.md says what is in it"
+        )
+    changes = [each.replace("{data}", str(data.absolute())) for each in experiment.set]
+    if text:
+        write_text(recipe, text.replace("{data}", str(data.absolute())))
+    named = str(recipe) if text else experiment.recipe
+    return Work(name, named, changes, runs / name, results / f"{name}.jsonl")
 
 
 def train(work: Work, subjects: Sequence[Subject], seeds: Sequence[int], jobs: int) -> str:
@@ -105,33 +107,28 @@ def train(work: Work, subjects: Sequence[Subject], seeds: Sequence[int], jobs: i
     """
     from headwise.recipes.recipe import load_recipe, task_class
 
-    file, data = load_recipe(work.recipe, work.changes), ""
-    for dataset in dict.fromkeys(subject.dataset for subject in subjects):
-        asked = {subject.system for subject in subjects if subject.dataset == dataset}
-        systems = [name for name in file.system_names if name in asked]
-        recipe = file.system(systems[0], dataset)
+    file, digest = load_recipe(work.recipe, work.changes), ""
+    tune = repeated("--tune", catalogue().experiments[work.name].tune)
+    for dataset, system in dict.fromkeys((each.dataset, each.system) for each in subjects):
+        recipe = file.system(system, dataset)
         task = task_class(recipe.task)(recipe)
-        data = task.digest()
-        of_data = [r for r in work.lines() if (r["dataset"], r["data"]) == (dataset, data)]
-        known = {(run["system"], run["seed"]) for run in of_data}
-        missing = [(s, seed) for s in systems for seed in seeds if (s, seed) not in known]
-        by_seeds: dict[tuple[int, ...], list[str]] = {}
-        for system in dict.fromkeys(system for system, _ in missing):
-            of_system = tuple(seed for name, seed in missing if name == system)
-            by_seeds.setdefault(of_system, []).append(system)
+        digest = task.digest()
+        of_system = (system, dataset, digest)
+        known = [r for r in work.lines() if (r["system"], r["dataset"], r["data"]) == of_system]
+        missing = [seed for seed in seeds if seed not in {run["seed"] for run in known}]
+        if not missing:
+            continue
+        options = ["--systems", system, "--seeds", ",".join(map(str, missing)), *tune]
+        options += ["--jobs", str(jobs), *(["--datasets", dataset] if dataset else [])]
         try:
-            for some, of_seeds in ((systems, seeds) for seeds, systems in by_seeds.items()):
-                options = ["--systems", ",".join(some), "--seeds", ",".join(map(str, of_seeds))]
-                options += ["--jobs", str(jobs), *(["--datasets", dataset] if dataset else [])]
-                tune = catalogue().experiments[work.name].tune
-                options += [part for values in tune for part in ("--tune", values)]
-                work.compare(work.folder, *options)
+            work.compare(work.folder, *options)
         finally:
-            for system, seed in missing:
+            for seed in missing:
                 run = work.folder / (dataset or "") / f"{system}-seed{seed}"
                 if (run / "result.json").is_file():
-                    work.append({"dataset": dataset, "data": data, **line_of(run, task, work.name)})
-    return data
+                    found = line_of(run, task, work.name)
+                    work.append({"dataset": dataset, "data": digest, **found})
+    return digest
 
 
 def line_of(folder: Path, task: Any, experiment: str) -> dict[str, Any]:
@@ -165,8 +162,8 @@ def line_of(folder: Path, task: Any, experiment: str) -> dict[str, Any]:
         "minutes": result.seconds / 60,
         "history": [  # figures of single modules stay in the folder of the run
             {key: x for key, x in row.items() if not any(place in key for place in result.units)}
-            for count, row in enumerate(result.history)
-            if "eval_loss" in row or count % max(1, len(result.history) // 100) == 0
+            for row in result.history
+            if "eval_loss" in row
         ],
         "scores": [score.model_dump(exclude={"rows"}) for score in scores],
         "loss": losses.pop("loss"),
@@ -233,12 +230,12 @@ def measure(work: Work, subjects: Sequence[Subject]) -> None:
     from headwise.analysis.results import Compared
     from headwise.recipes.recipe import load_recipe
 
-    baseline, *others = load_recipe(work.recipe, work.changes).system_names
-    systems = [baseline, *(s for s in others if s in {subject.system for subject in subjects})]
-    done = [line for line in work.lines("times") if {*systems} <= line["step"].keys()]
+    baseline = load_recipe(work.recipe, work.changes).system_names[0]
+    systems = list(dict.fromkeys([baseline, *(subject.system for subject in subjects)]))
+    done = [line for line in work.lines() if {*systems} <= line["step"].keys()]
     for count in range(len(done) + 1, MEASUREMENTS + 1):
-        folder = work.folder / str(count)
-        work.compare(folder, "--systems", ",".join(systems), "--seeds", "1", threads="1")
+        folder, options = work.folder / str(count), ["--systems", ",".join(systems)]
+        work.compare(folder, *options, "--seeds", "1", environment={"OMP_NUM_THREADS": "1"})
         found = Compared.model_validate_json((folder / "comparison.json").read_bytes()).model_dump()
         times = {"step": found["step_times"], "token": found["decoding_times"]}
         of = {"machine": found["machine"], "versions": found["versions"]}
@@ -264,7 +261,7 @@ def results_page(verdicts: Mapping[str, Verdict], elsewhere: Mapping[str, Verdic
             found = verdicts[name]
             decided = next((f for f in found.findings if f.kind == found.kind), None)
             said = decided.said if decided else ""
-            if claim.model:
+            if claim.quantity.kind == "count":
                 agree = sum(f.kind == "holds here" for f in found.findings)
                 said = f"{agree} of {len(found.findings)} figures agree"
             elif decided and said and len(found.findings) > 1:
@@ -288,23 +285,23 @@ def forest(verdicts: Mapping[str, Verdict]) -> bytes:
     import io
 
     import matplotlib
-    from matplotlib.figure import Figure
+
+    from headwise.report.page import axes
 
     every = [(name, f) for name, found in verdicts.items() for f in found.findings]
     rows = [(name, f) for name, f in every if f.standing and abs(f.standing[1]) < _WIDEST]
-    fixed = {"svg.hashsalt": "", "svg.fonttype": "none", "text.parse_math": False}
-    with matplotlib.rc_context(fixed):
-        figure = Figure(figsize=(9, 0.8 + 0.22 * len(rows)), layout="constrained")
-        plot, buffer = figure.subplots(), io.BytesIO()
-        for row, (_, finding) in enumerate(rows):
-            low, value, high = finding.standing or (0, 0, 0)
-            plot.plot([low, high], [row, row], color=COLOURS[finding.kind])
-            plot.plot(value, row, "o", color=COLOURS[finding.kind], markersize=4)
-        plot.set_yticks(range(len(rows)), [f"{n} {MARKS[f.kind]} {f.test}" for n, f in rows])
-        plot.axvline(0, color="#888", linewidth=0.8)
-        plot.axvline(1, color="#888", linewidth=0.8, linestyle=":")
-        plot.set(xlim=(-_WIDEST, _WIDEST), ylim=(len(rows) - 0.5, -0.5))
-        plot.set_xlabel("advantage in margins, with its 95% interval")
+    figure, (plot,) = axes(height=0.8 + 0.22 * len(rows), width=9)
+    for row, (_, finding) in enumerate(rows):
+        low, value, high = finding.standing or (0, 0, 0)
+        plot.plot([low, high], [row, row], color=COLOURS[finding.kind])
+        plot.plot(value, row, "o", color=COLOURS[finding.kind], markersize=4)
+    plot.set_yticks(range(len(rows)), [f"{n} {MARKS[f.kind]} {f.test}" for n, f in rows])
+    plot.axvline(0, color="#888", linewidth=0.8)
+    plot.axvline(1, color="#888", linewidth=0.8, linestyle=":")
+    plot.set(xlim=(-_WIDEST, _WIDEST), ylim=(len(rows) - 0.5, -0.5))
+    plot.set_xlabel("advantage in margins, with its 95% interval")
+    buffer = io.BytesIO()
+    with matplotlib.rc_context({"svg.hashsalt": "", "svg.fonttype": "none"}):
         figure.savefig(buffer, format="svg", metadata={"Date": None})
     return buffer.getvalue()
 
@@ -327,16 +324,17 @@ def listing(
 ) -> None:
     """List the claims with their verdicts, or say all that is known of some: list W1 M1."""
     with clear_errors():
-        console, known = Console(), catalogue().claims(ids or [])
+        console, lines, known = Console(), read_lines(results), catalogue().claims(ids or [])
+        for name, claim in known.items() if ids else ():
+            say_all(name, claim, lines, console)
         for paper in catalogue().papers if not ids else ():
             console.print(paper.paper, style="underline", highlight=False, markup=False)
             table = Table("id", "claim", "where", "verdict", box=None, pad_edge=False)
             for name, claim in paper.claims.items():
-                told = (name, claim.says, claim.where, str(verdict(claim, results)))
+                told = (name, claim.says, claim.where, str(verdict(claim, lines)))
                 table.add_row(*map(Text, told))
             console.print(table)
-        for name, claim in known.items() if ids else ():
-            say_all(name, claim, verdict(claim, results), console)
+            console.print(f"Not tested: {paper.left_out}\n" if paper.left_out else "", markup=False)
 
 
 @app.command()
@@ -353,22 +351,17 @@ def run(
     """Train what claims lack, and say what the results show; a stopped run goes on."""
     with clear_errors("The same command goes on from here."):
         numbers, claims = [int(n) for n in parse_names("--seeds", seeds)], catalogue().claims(ids)
-        on: dict[tuple[str, bool], str] = {}
-        for name, is_of_times in {(c.experiment, c.is_of_times): None for c in claims.values()}:
-            of = [
-                c for c in claims.values() if (c.experiment, c.is_of_times) == (name, is_of_times)
-            ]
+        data_of: dict[str, str] = {}
+        for name in dict.fromkeys(c.experiment for c in claims.values() if c.experiment):
+            of = [claim for claim in claims.values() if claim.experiment == name]
             subjects = [subject for claim in of for subject in claim.subjects]
-            if not subjects:
-                continue
-            work = Work.on(name, data, runs, results)
-            if is_of_times:
+            work = prepare(name, data, runs, results)
+            if of[0].quantity.kind == "time":  # as all claims of its experiment are
                 measure(work, subjects)
-            else:
-                on[name, is_of_times] = train(work, subjects, numbers, jobs)
+            elif subjects:
+                data_of[name] = train(work, subjects, numbers, jobs)
         for name, claim in claims.items():
-            found = verdict(claim, results, on.get((claim.experiment, claim.is_of_times)))
-            say_all(name, claim, found, Console())
+            say_all(name, claim, read_lines(results), Console(), data_of.get(claim.experiment, ""))
 
 
 @app.command()
@@ -380,8 +373,9 @@ def page(
 ) -> None:
     """Write the verdicts into docs/results.md, and the picture beside it."""
     with clear_errors():
-        claims, other = catalogue().claims(), results.with_name("elsewhere")
-        verdicts = {name: verdict(claim, results) for name, claim in claims.items()}
+        claims, lines = catalogue().claims(), read_lines(results)
+        other = read_lines(results.with_name("elsewhere"))
+        verdicts = {name: verdict(claim, lines) for name, claim in claims.items()}
         elsewhere = {n: verdict(c, other) for n, c in claims.items() if c.experiment}
         text = output.read_text(encoding="utf-8")
         before, begin, rest = text.partition("<!-- verdicts: python -m evidence page -->\n")
@@ -391,12 +385,18 @@ def page(
         write_text(output, f"{before}{begin}\n{made}\n\n{end}{after}")
 
 
-def say_all(name: str, claim: Claim, found: Verdict, console: Console) -> None:
-    """Prints all that is known of a claim."""
+def say_all(name: str, claim: Claim, lines: Lines, console: Console, data: str = "") -> None:
+    """Prints all that is known of a claim, and beside a loss what the score says."""
+    found = verdict(claim, lines, data)
     said = [f"{claim.says} ({claim.where}; printed: {claim.printed})"]
+    if claim.experiment:
+        said.append(f"tested on {catalogue().experiments[claim.experiment].data}")
     for each in found.findings:
-        parts = filter(None, [each.kind, each.said, each.beside, each.remark])
-        said.append(f"{each.test}: {'; '.join(parts)}")
+        said.append(f"{each.test}: {'; '.join(filter(None, [each.kind, each.said, each.beside]))}")
+    if claim.quantity.kind == "loss" and not any(s.without or s.ablated for s in claim.subjects):
+        of_score = claim.model_copy(update={"quantity": Quantity(kind="score")})
+        for each in verdict(of_score, lines, data).findings:  # margins are of the loss alone
+            said += [f"its score: {each.said}; {each.beside}"] if each.said else []
     said += filter(None, [claim.untestable, claim.cause, claim.note])
     if claim.paper_recipe:
         said.append(f"At the paper's size: headwise compare {claim.paper_recipe}")

@@ -11,9 +11,9 @@ A claim holds if all of its tests do, so that p is not corrected. One test that 
 against it: to fail, the interval of each of k tests has to hold with a probability of 1 - 0.05 / k.
 
 A run has collapsed if its last validation loss is more than a twentieth above that of its system's
-best seed, or no number. Collapsed runs are left out, if that changes nothing: a test that they
-change cannot be told, unless it fails without them and they make it worse. And nothing holds about
-systems of which a run diverged.
+best seed. Collapsed runs are left out, if that changes nothing: a test that they change cannot be
+told, unless it fails without them and they make it worse. And nothing holds about systems of which
+a run diverged, that is ended with a loss that is no number.
 """
 
 import json
@@ -37,9 +37,12 @@ from headwise.yaml import read_yaml
 HERE = Path(__file__).parent
 ENOUGH_SEEDS = 5  # with fewer a verdict is provisional
 Kind = Literal["holds here", "does not hold here", "cannot be told", "not testable here", "not run"]
+Line = dict[str, Any]  # of the results
+Lines = Mapping[str, Sequence[Line]]  # by experiment
+Runs = Mapping[tuple[str, str | None], Sequence[Line]]  # by system and data set
 
 
-# --- what is declared in claims.yaml ------------------------------------------------------------
+# --- what is declared in claims.yaml, whose head says what each key means -------------------------
 
 
 class Declared(BaseModel):
@@ -49,14 +52,14 @@ class Declared(BaseModel):
 class Subject(Declared):
     system: str
     dataset: str | None = None
-    without: tuple[str, ...] = ()  # ablations: the quantity is by how much they raise the loss
-    ablated: str | None = None  # an ablation under which the system is measured
-    layer: int | None = None  # the only one that counts, of decisions; -1 is the last
+    without: tuple[str, ...] = ()
+    ablated: str | None = None
+    layer: int | None = None
 
     def __str__(self) -> str:
-        kinds = dict.fromkeys(name.partition("=")[2].partition(",")[0] for name in self.without)
+        without = dict.fromkeys(name.partition("=")[2].partition(",")[0] for name in self.without)
         layer = None if self.layer is None else f"layer {self.layer}"
-        said = filter(None, [self.dataset, self.ablated, *kinds, layer])
+        said = filter(None, [self.dataset, self.ablated, *without, layer])
         return " ".join([self.system, *(f"({each})" for each in said)])
 
 
@@ -70,8 +73,8 @@ class Test(Declared):
     margin: float = 1.0
     at_least: float = -math.inf
     at_most: float = math.inf
-    printed: float | str | None = None  # what the paper prints
-    config: dict[str, Any] = {}  # of a model on which a figure is counted
+    printed: str = ""
+    config: dict[str, Any] = {}
 
     def __str__(self) -> str:
         if self.than is not None:
@@ -82,9 +85,13 @@ class Test(Declared):
 
 
 class Quantity(Declared):
-    kind: str
-    name: str | None = None  # of a score, or of what is recorded
-    sites: tuple[str, ...] = ()  # of decisions; all if none is named
+    kind: Literal["loss", "score", "recorded", "time", "count"]
+    name: str = ""
+    rows: Literal["history", "attention"] = "attention"
+    key: str = ""
+    less: str = ""
+    over: Literal["mean", "largest", "smallest", "last"] = "mean"
+    sites: tuple[str, ...] = ()
 
 
 class Claim(Declared):
@@ -95,11 +102,12 @@ class Claim(Declared):
     quantity: Quantity = Quantity(kind="loss")
     experiment: str = ""
     tests: tuple[Test, ...] = ()
-    model: str = ""  # of what is counted, its class, and its sizes
+    model: str = ""
     config: dict[str, Any] = {}
-    only_if: tuple[Test, ...] = ()  # of these one has to hold, or nothing can be tested
-    untestable: str = ""  # why, where that is so
-    paper_recipe: str = ""  # that comes with headwise
+    lengths: dict[str, int] = {}
+    only_if: tuple[Test, ...] = ()
+    untestable: str = ""
+    paper_recipe: str = ""
     cause: str = ""
     note: str = ""
 
@@ -108,26 +116,21 @@ class Claim(Declared):
         tests = (*self.only_if, *self.tests)
         return [each for test in tests for each in (test.of, test.than) if each is not None]
 
-    @property
-    def is_of_times(self) -> bool:
-        return self.quantity.kind.startswith("time")
-
 
 class Paper(Declared):
     paper: str
     link: str
     system: str
-    terms: str = ""
     left_out: str = ""
     claims: dict[str, Claim]
 
 
 class Experiment(Declared):
-    recipe: str  # a file of `recipes/`, or a recipe that comes with headwise
+    recipe: str
     data: str
     set: tuple[str, ...] = ()
     tune: tuple[str, ...] = ()
-    loss_of: str | None = None  # the score whose rows have the loss; else there are rows of it
+    loss_of: str = ""
 
 
 class Catalogue(Declared):
@@ -144,42 +147,26 @@ class Catalogue(Declared):
 
 
 @cache
-def catalogue(file: Path = HERE / "claims.yaml") -> Catalogue:
-    return Catalogue.model_validate(read_yaml(file.read_text(encoding="utf-8")))
+def catalogue() -> Catalogue:
+    text = (HERE / "claims.yaml").read_text(encoding="utf-8")
+    return Catalogue.model_validate(read_yaml(text))
 
 
 # --- what was measured --------------------------------------------------------------------------
 
 
-class Line(dict[str, Any]):
-    """A line of the results. One that has been read does not change."""
-
-    __hash__ = object.__hash__  # type: ignore[assignment]
-
-
-@cache
-def _read(file: Path, changed: int, size: int) -> list[Line]:
-    found = []
-    for line, text in enumerate(file.read_text(encoding="utf-8").splitlines(), 1):
-        try:
-            found.append(Line(json.loads(text)))
-            found[-1]["kind"]  # which each line has
-        except (ValueError, TypeError, KeyError) as error:
-            raise ValueError(f"{file}, line {line}, cannot be read ({error}): delete it") from None
+def read_lines(results: Path) -> dict[str, list[Line]]:
+    """The lines by experiment, but for runs whose recipe was changed for a question."""
+    found: dict[str, list[Line]] = {}
+    for file in sorted(results.glob("*.jsonl")):
+        for count, text in enumerate(file.read_text(encoding="utf-8").splitlines(), 1):
+            try:
+                line = json.loads(text)
+                if line["kind"] != "choice" and not line.get("at"):
+                    found.setdefault(file.stem, []).append(line)
+            except (ValueError, TypeError, KeyError) as error:
+                raise ValueError(f"{file}, line {count}, is damaged ({error}): delete it") from None
     return found
-
-
-def lines(results: Path, experiment: str, kind: str = "run") -> list[Line]:
-    """The lines of an experiment; runs of which the recipe was changed for a question are not."""
-    file = results / f"{experiment}.jsonl"
-    if not file.is_file():
-        return []
-    stat = file.stat()
-    found = _read(file, stat.st_mtime_ns, stat.st_size)
-    return [line for line in found if line["kind"] == kind and not line.get("at")]
-
-
-Runs = tuple[Line, ...]
 
 
 def last_loss(run: Line) -> float:
@@ -188,26 +175,15 @@ def last_loss(run: Line) -> float:
     return float(losses[-1] if losses else run["validation_loss"])
 
 
-def finite(runs: Runs) -> Runs:
-    return tuple(run for run in runs if math.isfinite(last_loss(run)))
-
-
-def sound(runs: Runs) -> Runs:
-    """The runs of a system that neither diverged nor collapsed."""
-    best = min(map(last_loss, finite(runs)), default=0.0)
-    return tuple(run for run in finite(runs) if last_loss(run) <= 1.05 * best)
-
-
 class Measured(NamedTuple):
     scores: Scores
     name: str
-    digits: int
-    higher_is_better: bool
+    digits: int = 3
+    higher_is_better: bool = False
 
 
-@cache
 def measured(
-    quantity: Quantity, subject: Subject, runs: Runs, loss_of: str | None = None
+    quantity: Quantity, subject: Subject, runs: Sequence[Line], loss_of: str = ""
 ) -> Measured | None:
     """A quantity of each run of a system; None if the runs do not have it."""
     asked = {*subject.without, *filter(None, [subject.ablated])}
@@ -217,31 +193,27 @@ def measured(
         rises = [less(losses(runs, name), losses(runs)) for name in subject.without]
         values = np.mean([each.values for each in rises], axis=0)
         resamples = np.mean([np.asarray(each.resamples) for each in rises], axis=0)
-        return Measured(Scores(values, resamples, rises[0].items), "rise of the loss", 4, False)
+        return Measured(Scores(values, resamples, rises[0].items), "rise of the loss", 4)
     if quantity.kind == "loss":
-        return Measured(losses(runs, subject.ablated, loss_of), "loss", 3, False)
+        return Measured(losses(runs, subject.ablated, loss_of), "loss")
     if quantity.kind == "score":
-        first = next(s for s in runs[0]["scores"] if quantity.name in (None, s["name"]))
-        name = first["name"]
-        same = [next(s for s in run["scores"] if s["name"] == name) for run in runs]
-        rows = [run["rows"].get(name, []) for run in runs]
+        first = next(s for s in runs[0]["scores"] if quantity.name in ("", s["name"]))
+        same = [next(s for s in run["scores"] if s["name"] == first["name"]) for run in runs]
+        rows = [run["rows"].get(first["name"], []) for run in runs]
         given = [Score(**{**s, "rows": r}) for s, r in zip(same, rows, strict=True)]
-        return Measured(Scores.of(given), name, first["digits"], not first["lower_is_better"])
-    numbers = [number_of(quantity, subject, run) for run in runs]
-    if any(math.isnan(each) for each in numbers):
-        return None
-    is_higher = quantity.kind in ("recorded", "entropy's fall in training")
-    return Measured(Scores(np.array(numbers)), quantity.name or quantity.kind, 3, is_higher)
+        is_higher = not first["lower_is_better"]
+        return Measured(Scores.of(given), first["name"], first["digits"], is_higher)
+    numbers = np.array([recorded(quantity, subject, run) for run in runs])
+    return None if np.isnan(numbers).any() else Measured(Scores(numbers), quantity.name)
 
 
-@cache
-def losses(runs: Runs, ablation: str | None = None, loss_of: str | None = None) -> Scores:
+def losses(runs: Sequence[Line], ablation: str | None = None, loss_of: str = "") -> Scores:
     """The test loss of each run, under an ablation or from the rows of a score."""
     found = []
     for run in runs:
         value = run["loss"] if ablation is None else run["ablations"][ablation]
         rows = run["rows"].get("loss" if ablation is None else f"loss with {ablation}", [])
-        if loss_of is not None and ablation is None:  # of each item nats, tokens, and others
+        if loss_of and ablation is None:  # of each item nats, tokens, and others
             rows = np.array(run["rows"][loss_of])[:, :2].tolist()
             value = float(np.divide(*np.sum(rows, axis=0)))
         found.append(Score(name="loss", value=value, statistic="ratio", rows=rows))
@@ -250,32 +222,30 @@ def losses(runs: Runs, ablation: str | None = None, loss_of: str | None = None) 
 
 def less(changed: Scores, unchanged: Scores) -> Scores:
     """By how much scores of the same runs differ, as scores of these runs."""
+    values = changed.values - unchanged.values
     if changed.resamples is None or unchanged.resamples is None:
-        return Scores(changed.values - unchanged.values)
-    resamples = changed.resamples - unchanged.resamples
-    return Scores(changed.values - unchanged.values, resamples, changed.items)
+        return Scores(values)
+    return Scores(values, changed.resamples - unchanged.resamples, changed.items)
 
 
-def number_of(quantity: Quantity, subject: Subject, run: Line) -> float:
+def recorded(quantity: Quantity, subject: Subject, run: Line) -> float:
     """What no test items are resampled for; NaN if the run does not have it."""
-    if quantity.kind == "recorded":
-        return float(
-            [math.nan, *(r[quantity.name] for r in run["history"] if quantity.name in r)][-1]
-        )
-    modules = [m for m in run["attention"] if not quantity.sites or m["site"] in quantity.sites]
-    layers = sorted({m["layer"] for m in modules})
-    if subject.layer is not None and layers:
-        only = layers[-1] if subject.layer == -1 else subject.layer
-        modules = [m for m in modules if m["layer"] == only]
-    if not modules:
+    rows = [row for row in run[quantity.rows] if row.get(quantity.key) is not None]
+    if quantity.sites:
+        rows = [row for row in rows if row["site"] in quantity.sites]
+    if subject.layer is not None and rows:
+        layer = sorted({row["layer"] for row in rows})[subject.layer]
+        rows = [row for row in rows if row["layer"] == layer]
+    if quantity.less:
+        found = [row[quantity.key] - row[quantity.less] for row in rows]
+    else:
+        found = [row[quantity.key] for row in rows]
+    if not found:
         return math.nan
-    if quantity.kind == "entropy":
-        return float(np.mean([m["entropy"] for m in modules]))
-    if quantity.kind == "entropy's fall in training":
-        falls = [(m.get("start_entropy") or math.nan) - m["entropy"] for m in modules]
-        return float(np.mean(falls))
-    of_modules = {"largest share": max, "smallest share": min}[quantity.kind]
-    return float(of_modules(of_modules(m["load"]) for m in modules))
+    if quantity.over == "last":
+        return float(found[-1])
+    over: dict[str, Any] = {"mean": np.mean, "largest": np.max, "smallest": np.min}
+    return float(over[quantity.over](found))
 
 
 # --- what it says of a claim --------------------------------------------------------------------
@@ -288,8 +258,7 @@ class Finding:
     test: str
     kind: Kind
     said: str = ""  # the difference or the number, with its interval
-    beside: str = ""  # what it is made of, and the difference of the score where the loss decides
-    remark: str = ""
+    beside: str = ""  # the numbers of both systems, p, and what collapsed or diverged
     # Low end, value and high end of the advantage of the first system, in margins.
     standing: tuple[float, float, float] | None = None
     miss: float = math.nan  # grows with the distance from what is claimed
@@ -301,7 +270,7 @@ class Verdict:
 
     kind: Kind
     findings: Sequence[Finding] = ()
-    seeds: int = 0  # at the least, without runs that collapsed
+    seeds: int = 0  # at the least, without runs that collapsed; 0 where there are none
 
     @classmethod
     def of(cls, findings: Sequence[Finding], seeds: int = 0) -> "Verdict":
@@ -316,96 +285,94 @@ class Verdict:
         return f"{self.kind} (provisional: {seeds})" if few else self.kind
 
 
-def verdict(claim: Claim, results: Path, data: str | None = None) -> Verdict:
+def verdict(claim: Claim, lines: Lines, data: str = "") -> Verdict:
     """What the lines of finished runs say of a claim.
 
     Args:
         claim: one of the catalogue.
-        results: the folder of the lines.
+        lines: those of `read_lines`.
         data: the hash of the data that runs count of; by default that of the most of them, since
             no test may compare runs on different data.
     """
-    if claim.model:
+    of_experiment = lines.get(claim.experiment, ())
+    if claim.quantity.kind == "count":
         return Verdict.of([counted(test, claim) for test in claim.tests])
     if not claim.experiment:
         return Verdict("not testable here")
-    if claim.is_of_times:
-        return Verdict.of([of_times(test, claim, results) for test in claim.tests])
+    if claim.quantity.kind == "time":
+        return Verdict.of([timed(test, claim, of_experiment) for test in claim.tests])
     asked = {(each.system, each.dataset) for each in claim.subjects}
-    every = [r for r in lines(results, claim.experiment) if (r["system"], r["dataset"]) in asked]
-    most = Counter((r["dataset"], r["data"]) for r in every).most_common()
+    every = [line for line in of_experiment if line["kind"] == "run"]
+    every = [run for run in every if (run["system"], run["dataset"]) in asked]
+    most = Counter((run["dataset"], run["data"]) for run in every).most_common()
     data_of = {dataset: data or of for (dataset, of), _ in reversed(most)}
     every = [run for run in every if run["data"] == data_of[run["dataset"]]]
-    runs = {
-        key: tuple(run for run in every if (run["system"], run["dataset"]) == key) for key in asked
-    }
-    whole, kept = ({key: of(some) for key, some in runs.items()} for of in (finite, sound))
-    findings = [on_runs(test, claim, kept) for test in claim.tests]
-    if kept != whole:
-        again = [on_runs(test, claim, whole) for test in claim.tests]
-        findings = list(map(with_collapsed, findings, again))
-    if whole != runs:
-        findings = [
-            replace(each, kind="cannot be told", remark="holds but for runs that diverged")
-            if each.kind == "holds here"
-            else each
-            for each in findings
-        ]
-    found = Verdict.of(findings, min(map(len, kept.values())))
-    entry = [on_runs(test, claim, kept).kind for test in claim.only_if]
+    runs = {key: [run for run in every if (run["system"], run["dataset"]) == key] for key in asked}
+    sound = {key: not_collapsed(some) for key, some in runs.items()}
+    findings = [found_on(test, claim, runs) for test in claim.tests]
+    found = Verdict.of(findings, min(map(len, sound.values())))
+    entry = [compared(test, claim, sound).kind for test in claim.only_if]
     if entry and "holds here" not in entry and found.kind != "not run":
         return replace(found, kind="not testable here")
     return found
 
 
-def on_runs(test: Test, claim: Claim, runs: Mapping[tuple[str, str | None], Runs]) -> Finding:
+def not_collapsed(runs: Sequence[Line]) -> list[Line]:
+    """The runs of a system that neither diverged nor collapsed."""
+    best = min(filter(math.isfinite, map(last_loss, runs)), default=0.0)
+    return [run for run in runs if last_loss(run) <= 1.05 * best]
+
+
+def found_on(test: Test, claim: Claim, runs: Runs) -> Finding:
+    """What runs say of a test, by the rules on runs that collapsed or diverged."""
+    finite = {key: [r for r in some if math.isfinite(last_loss(r))] for key, some in runs.items()}
+    sound = {key: not_collapsed(some) for key, some in runs.items()}
+    found = compared(test, claim, sound)
+    if sound != finite:
+        whole = compared(test, claim, finite)
+        is_worse = found.kind == "does not hold here" and whole.miss >= found.miss
+        kind = found.kind if is_worse or found.kind == whole.kind else "cannot be told"
+        beside = f"{found.beside}; with the runs that collapsed: {whole.said}"
+        found = replace(found, kind=kind, beside=beside)
+    if finite != runs and found.kind == "holds here":
+        beside = f"{found.beside}; other runs diverged"
+        return replace(found, kind="cannot be told", beside=beside)
+    return found
+
+
+def compared(test: Test, claim: Claim, runs: Runs) -> Finding:
     """What the runs of each system on each data set say of a test."""
     loss_of = catalogue().experiments[claim.experiment].loss_of
     asked = [each for each in (test.of, test.than) if each is not None]
-    of_systems = [runs[each.system, each.dataset] for each in asked]
-
-    def found(quantity: Quantity) -> tuple[list[Measured], Estimate]:
-        every = [measured(quantity, s, r, loss_of) for s, r in zip(asked, of_systems, strict=True)]
-        known = [each for each in every if each is not None]
-        scores = [each.scores for each in known]
-        if len(known) < len(asked):
-            return [], Estimate(math.nan)
-        is_within = len(asked) == 2 and of_systems[0] == of_systems[1]
-        return known, contrast(*([less(*scores)] if is_within else scores))
-
-    systems, estimate = found(claim.quantity)
-    if not systems:
+    keys = [(each.system, each.dataset) for each in asked]
+    every = [
+        measured(claim.quantity, each, runs[key], loss_of)
+        for each, key in zip(asked, keys, strict=True)
+    ]
+    systems = [each for each in every if each is not None]
+    if len(systems) < len(asked):
         return Finding(str(test), "not run")
-    first, tests = systems[0], sum(each.than is not None for each in claim.tests)
+    first, scores = systems[0], [each.scores for each in systems]
+    is_within = len(set(keys)) < len(keys)  # two numbers of the same runs
+    estimate = contrast(*([less(*scores)] if is_within else scores))
+    tests = sum(each.than is not None for each in claim.tests)
     kind = judged(test, estimate, first.higher_is_better, tests)
-    means = " against ".join(number(float(s.scores.values.mean()), first.digits) for s in systems)
+    means = " against ".join(number(float(each.values.mean()), first.digits) for each in scores)
     if test.than is None:
-        ends = f"[{number(estimate.low)}, {number(estimate.high)}]"
+        said = f"{means} [{number(estimate.low)}, {number(estimate.high)}] {first.name}"
         miss = max(test.at_least - estimate.value, estimate.value - test.at_most)
-        return Finding(str(test), kind, f"{means} {ends} {first.name}", miss=miss)
-    beside = f"{means}, {p_value(estimate)}"
-    if claim.quantity.kind == "loss" and not test.of.without and not test.than.ablated:
-        scores, other = found(Quantity(kind="score"))
-        told = f"{in_words(other, scores[0].digits)} {scores[0].name}, {p_value(other)}"
-        beside = f"{beside}; {told}"
-    low, value, high = advantage(estimate, first.higher_is_better)
-    remark = ""
-    if kind == "cannot be told" and "seeds" not in estimate.over:
-        remark = "it takes several seeds"
-    elif kind == "cannot be told":
-        remark = estimate.why or f"a difference of {estimate.detectable:.2g} would be found"
-    elif test.holds == "better" and value < 0 and estimate.p < SIGNIFICANT:
-        remark = "significantly worse"
-    elif test.holds == "better" and kind == "holds here" and high < test.margin:
-        remark = "better by less than the margin"
+        return Finding(str(test), kind, said, miss=miss)
+    ends = [estimate.value, estimate.low, estimate.high]
+    value, low, high = (number(each, first.digits, sign=True) for each in ends)
+    said = f"{value} [{low}, {high}]" if math.isfinite(estimate.low) else value
+    least, mean, most = advantage(estimate, first.higher_is_better)
     return Finding(
         str(test),
         kind,
-        f"{in_words(estimate, first.digits)} {first.name}",
-        beside,
-        remark,
-        (low / test.margin, value / test.margin, high / test.margin),
-        value if test.holds == "not better" else -value,
+        f"{said} {first.name}",
+        f"{means}, p = {estimate.p:.2g}",
+        (least / test.margin, mean / test.margin, most / test.margin),
+        mean if test.holds == "not better" else -mean,
     )
 
 
@@ -447,29 +414,9 @@ def advantage(found: Estimate, higher_is_better: bool) -> tuple[float, float, fl
     return -found.high, -found.value, -found.low
 
 
-def in_words(found: Estimate, digits: int) -> str:
-    value, low, high = (number(x, digits, sign=True) for x in (found.value, found.low, found.high))
-    return f"{value} [{low}, {high}]" if math.isfinite(found.low) else value
-
-
-def p_value(found: Estimate) -> str:
-    return f"p = {found.p:.3f}" if found.p >= 0.001 else "p < 0.001"
-
-
-def with_collapsed(finding: Finding, whole: Finding) -> Finding:
-    """What is told without collapsed runs, and not changed by them."""
-    if finding == whole:
-        return finding
-    is_worse = finding.kind == "does not hold here" and whole.miss >= finding.miss
-    kind = finding.kind if is_worse or finding.kind == whole.kind else "cannot be told"
-    remark = f"with the runs that collapsed: {whole.kind}, {whole.said}"
-    return replace(finding, kind=kind, remark="; ".join(filter(None, [finding.remark, remark])))
-
-
-def of_times(test: Test, claim: Claim, results: Path) -> Finding:
+def timed(test: Test, claim: Claim, lines: Sequence[Line]) -> Finding:
     """The median of several measurements, between the ends of all of their intervals."""
-    key = "step" if claim.quantity.kind == "time of a step" else "token"
-    every = [line[key] for line in lines(results, claim.experiment, "times")]
+    every = [line[claim.quantity.key] for line in lines if line["kind"] == "times"]
     found = [each[test.of.system] for each in every if test.of.system in each]
     if not found:
         return Finding(str(test), "not run")
@@ -486,16 +433,15 @@ def counted(test: Test, claim: Claim) -> Finding:
     import headwise
     from headwise.analysis.cost import count_parameters, model_cost
 
-    kind: Any = getattr(headwise, claim.model)
-    config, what = {**claim.config, **test.config}, claim.quantity.kind
-    if what == "parameters":  # that a system adds to the standard model
+    model: Any = getattr(headwise, claim.model)
+    config = {**claim.config, **test.config}
+    if claim.quantity.key == "parameters":  # that a system adds to the standard model
         with torch.device("meta"):
-            ours = kind(kind.config_class(**config))
-            standard = kind(kind.config_class(**{**config, "attention": "standard"}))
+            ours = model(model.config_class(**config))
+            standard = model(model.config_class(**{**config, "attention": "standard"}))
         value = count_parameters(ours) - count_parameters(standard)
     else:
-        stacks = {"encoder": 128} if kind is headwise.MaskedLM else {"encoder": 10, "decoder": 10}
-        cost = model_cost(kind.config_class(**config), stacks)
-        value = cost.linear_macs if what == "linear MACs" else cost.macs
-    holds = judged(test, Estimate(value, value, value, over="seeds"))
-    return Finding(str(test), holds, f"{value / 1e6:,.2f}M {what}, printed: {test.printed}")
+        value = getattr(model_cost(model.config_class(**config), claim.lengths), claim.quantity.key)
+    kind = judged(test, Estimate(value, value, value, over="seeds"))
+    said = f"{value / 1e6:,.2f}M {claim.quantity.name}, printed: {test.printed}"
+    return Finding(str(test), kind, said)

@@ -18,7 +18,7 @@ from support.tiny_tasks import write_recipe
 from typer.testing import CliRunner
 
 from evidence.__main__ import app, results_page
-from evidence.verdicts import Claim, catalogue, judged, verdict
+from evidence.verdicts import Claim, catalogue, judged, read_lines, verdict
 from evidence.verdicts import Test as OneTest
 from headwise.analysis.statistics import Estimate
 
@@ -113,7 +113,7 @@ def test_what_runs_say_of_a_claim(tmp_path, name):
     lines += [line("standard", seed, loss) for seed, loss in enumerate(theirs)]
     lines += [line("standard", 9, 1.0, data="another")]  # is compared with none of them
     lines += [{**line("standard", 8, 1.0), "at": "norms/post"}]
-    assert verdict(claim(tests), write(tmp_path, lines)).kind == said
+    assert verdict(claim(tests), read_lines(write(tmp_path, lines))).kind == said
 
 
 @pytest.mark.parametrize("damage", ["{", "[]", "null"])
@@ -131,8 +131,8 @@ def test_a_damaged_line_is_named(tmp_path, damage):
 def verdicts():
     """Those of the recorded runs, and of runs elsewhere."""
     claims = catalogue().claims()
-    here = {name: verdict(of, LAPTOP) for name, of in claims.items()}
-    other = LAPTOP.with_name("elsewhere")
+    lines, other = read_lines(LAPTOP), read_lines(LAPTOP.with_name("elsewhere"))
+    here = {name: verdict(of, lines) for name, of in claims.items()}
     return here, {name: verdict(of, other) for name, of in claims.items() if of.experiment}
 
 
@@ -161,11 +161,12 @@ def tiny(folder: Path) -> None:
     said = dict.fromkeys(("short", "says", "where", "printed"), "-") | {"experiment": "tiny"}
     rise = [{"system": "mae", "without": [f"mae={name}"]} for name in ("largest", "random-expert")]
     loss = {"of": rise[0], "holds": "better", "than": rise[1], "margin": 0.1}
+    share = {"kind": "recorded", "name": "smallest share", "key": "load"}
     claims = {
         "L": {**said, "quantity": {"kind": "loss"}, "tests": [loss]},
         "S": {
             **said,
-            "quantity": {"kind": "smallest share"},
+            "quantity": {**share, "over": "smallest"},
             "tests": [{"of": "mae", "at_most": 1}],
         },
     }
