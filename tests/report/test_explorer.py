@@ -63,8 +63,9 @@ def test_attention_is_that_of_transformers(make):
     batch = PAIR if make is marian else {"input_ids": IDS}
     model_shown = of_model(hw.explore(model, batch, without="none"))
     shown = explored(model_shown).attention
-    crossing = [each["site"] for each in model_shown["places"] if each["keys"] != each["stack"]]
-    assert crossing == (2 * ["decoder_cross"] if make is marian else [])
+    places = model_shown["places"]
+    crossing = [(each["site"], each["keys"]) for each in places if each["keys"] != each["stack"]]
+    assert crossing == (2 * [("decoder_cross", "encoder")] if make is marian else [])
     model.set_attn_implementation("eager")
     out = model(**batch, output_attentions=True)
     if make is marian:
