@@ -1,23 +1,13 @@
 """The page of `headwise explore` in a real browser, as its reader uses it."""
 
-import os
-import shutil
-
 import pytest
 from support.tiny_tasks import run, write_recipe
 
-NAMES = ("chromium", "chromium-browser", "google-chrome", "chrome")
-EXECUTABLE = next((path for name in NAMES if (path := shutil.which(name))), None)
 TASKS = {"translation": ("moa", "mae"), "images": ("tim",), "speech-enhancement": ("mae",)}
-
-pytestmark = pytest.mark.skipif(
-    EXECUTABLE is None and os.environ.get("HEADWISE_BROWSER") != "required",
-    reason="there is no Chromium or Chrome",
-)
 
 
 @pytest.fixture(scope="module")
-def pages(tmp_path_factory):
+def pages(browser, tmp_path_factory):
     """A page for each task, by its name."""
     folder, made = tmp_path_factory.mktemp("explored"), {}
     for task, systems in TASKS.items():
@@ -32,40 +22,16 @@ def pages(tmp_path_factory):
     return made
 
 
-@pytest.fixture(scope="module")
-def browser():
-    from playwright.sync_api import sync_playwright
-
-    with sync_playwright() as playwright:
-        started = playwright.chromium.launch(executable_path=EXECUTABLE, args=["--no-sandbox"])
-        yield started
-        started.close()
-
-
 @pytest.fixture
-def opened(browser, pages):
-    """`opened(task, view, ...)` opens a page, whose errors and requests are looked at at last."""
-    contexts, problems = [], []
+def explored(opened, pages):
+    """`explored(task, view, ...)` opens the page of a task, and waits until it is drawn."""
 
     def open_page(task, view="", **options):
-        contexts.append(browser.new_context(**options))
-        tab = contexts[-1].new_page()
-        tab.on("pageerror", lambda error: problems.append(f"error: {error}"))
-        tab.on("console", lambda said: problems.extend([said.text] * (said.type == "error")))
-        tab.on(
-            "request",
-            lambda asked: problems.extend(
-                [asked.url] * (not asked.url.startswith(("file:", "data:")))
-            ),
-        )
-        tab.goto(f"{pages[task].as_uri()}#{view}")
+        tab = opened(pages[task], f"#{view}", **options)
         tab.wait_for_selector("html[data-drawn]")
         return tab
 
-    yield open_page
-    for context in contexts:
-        context.close()
-    assert not problems
+    return open_page
 
 
 def drawn(tab, selector):
@@ -78,8 +44,8 @@ def drawn(tab, selector):
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("task", TASKS)
-def test_a_page_fits_a_phone_and_can_be_read_on_light_and_dark(opened, task, scheme):
-    tab = opened(task, color_scheme=scheme, viewport={"width": 390, "height": 800})
+def test_a_page_fits_a_phone_and_can_be_read_on_light_and_dark(explored, task, scheme):
+    tab = explored(task, color_scheme=scheme, viewport={"width": 390, "height": 800})
     assert tab.evaluate("document.documentElement.scrollWidth") <= 390
     ink, paper = tab.evaluate(
         """() => ["color", "backgroundColor"].map((key) =>
@@ -92,8 +58,8 @@ def test_a_page_fits_a_phone_and_can_be_read_on_light_and_dark(opened, task, sch
     assert "Rows read, columns are read." in text and "What matters on this input" in text
 
 
-def test_pointing_at_a_token_shows_what_is_there(opened):
-    tab = opened("translation", "place=decoder_cross")
+def test_pointing_at_a_token_shows_what_is_there(explored):
+    tab = explored("translation", "place=decoder_cross")
     inspector = tab.locator(".inspector").first
     assert "Read from here" not in inspector.inner_text()
     tab.locator(".model").first.locator(".tokens").nth(1).locator(".token").first.hover()
@@ -109,8 +75,8 @@ def test_pointing_at_a_token_shows_what_is_there(opened):
     assert max(strengths) == pytest.approx(1)
 
 
-def test_a_head_and_a_unit_are_chosen(opened):
-    tab = opened("translation")
+def test_a_head_and_a_unit_are_chosen(explored):
+    tab = explored("translation")
     before, marks = drawn(tab, "canvas.matrix"), tab.locator(".mark").all_inner_texts()
     tab.get_by_role("group", name="Head").get_by_role("button", name="1").click()
     tab.wait_for_function("document.documentElement.dataset.drawn === '2'")
@@ -122,8 +88,8 @@ def test_a_head_and_a_unit_are_chosen(opened):
     assert "The stronger the colour" in tab.locator(".model").first.inner_text()
 
 
-def test_a_click_removes_a_part_and_another_puts_it_back(opened):
-    tab = opened("translation")
+def test_a_click_removes_a_part_and_another_puts_it_back(explored):
+    tab = explored("translation")
     loss, costs = tab.locator(".loss").first, tab.locator(".matters .number")
     before, first = loss.inner_text(), float(costs.first.inner_text().replace("−", "-"))
     tab.locator(".matters .remove").first.click()
@@ -137,8 +103,8 @@ def test_a_click_removes_a_part_and_another_puts_it_back(opened):
     assert loss.inner_text() == before and "without" not in tab.evaluate("location.hash")
 
 
-def test_the_keyboard_goes_through_tokens_and_the_address_keeps_the_view(opened):
-    tab = opened("translation", "head=2&without.0=3")
+def test_the_keyboard_goes_through_tokens_and_the_address_keeps_the_view(explored):
+    tab = explored("translation", "head=2&without.0=3")
     tab.locator(".token").first.focus()
     tab.keyboard.press("ArrowRight")
     tab.wait_for_function("location.hash.includes('token=encoder%3A1')")
@@ -146,7 +112,7 @@ def test_the_keyboard_goes_through_tokens_and_the_address_keeps_the_view(opened)
         "document.querySelector('.inspector h3').innerText.includes('position 1')"
     )
     view, shown = tab.evaluate("location.hash"), tab.locator("main").inner_text()
-    again = opened("translation", view[1:])
+    again = explored("translation", view[1:])
     assert again.locator("main").inner_text() == shown
     assert again.evaluate("location.hash") == view
     assert again.locator(".removed").count() == 1
@@ -154,15 +120,15 @@ def test_the_keyboard_goes_through_tokens_and_the_address_keeps_the_view(opened)
     again.wait_for_function("!location.hash.includes('token')")
 
 
-def test_an_address_that_is_wrong_shows_the_page(opened):
-    tab = opened(
+def test_an_address_that_is_wrong_shows_the_page(explored):
+    tab = explored(
         "translation", "place=nowhere&layer=9&head=99&token=decoder:999&without.0=1e9&x=<b>"
     )
     assert tab.locator(".token").count() and tab.locator(".removed").count() == 0
 
 
-def test_an_image_is_a_grid_of_its_pixels_also_beside_its_map(opened):
-    tab = opened("images")
+def test_an_image_is_a_grid_of_its_pixels_also_beside_its_map(explored):
+    tab = explored("images")
     assert tab.locator(".area i.top").count() == tab.locator(".area i.left").count() == 4
     assert len({tuple(drawn(tab, "canvas.left")[at : at + 3]) for at in range(4, 68, 4)}) > 1
     matrix = drawn(tab, "canvas.matrix")
@@ -175,8 +141,8 @@ def test_an_image_is_a_grid_of_its_pixels_also_beside_its_map(opened):
     assert tab.locator("img.picture").count() == 2
 
 
-def test_speech_is_seen_and_can_be_heard(opened):
-    tab = opened("speech-enhancement")
+def test_speech_is_seen_and_can_be_heard(explored):
+    tab = explored("speech-enhancement")
     assert tab.locator("audio").count() == 3
     assert tab.evaluate("document.querySelector('audio').src").startswith("data:audio/wav;base64,")
     tab.wait_for_function("document.querySelector('.cells.frame canvas').height === 129")
