@@ -58,7 +58,7 @@ class World(NamedTuple):
 
 
 def right_or_wrong(generator: np.random.Generator, quality: np.ndarray) -> np.ndarray:
-    """1 for each item that is right, and 1."""
+    """Draws items of accuracy: rows of 1 if the item is right, else 0, and of 1."""
     return np.stack([quality > -0.8, np.ones(len(quality))], axis=1)
 
 
@@ -92,7 +92,7 @@ class Cell(NamedTuple):
 
 
 def simulate(cell: Cell, generator: np.random.Generator) -> list[Scores]:
-    """The scores of systems on the same items; the last system's quality is greater by the lead."""
+    """Simulates the scores of systems on the same items; the last system is better by the lead."""
     world = WORLDS[cell.world]
 
     def drawn(deviation: float) -> np.ndarray:
@@ -113,12 +113,12 @@ def simulate(cell: Cell, generator: np.random.Generator) -> list[Scores]:
 
 
 def of_first_seed(system: Scores) -> Scores:
-    """What is known of a system after one run."""
+    """Returns what is known of a system after one run."""
     return Scores(system.values[:1], system.resamples[:1], system.items)
 
 
 def resampled_p(one: Scores, other: Scores, generator: np.random.Generator) -> float:
-    """p of a bootstrap that draws seeds and items anew, both at once."""
+    """Computes p of a bootstrap that resamples both seeds and items."""
     drawn = []
     for system in (one, other):
         seeds, resamples = system.resamples.shape
@@ -131,7 +131,7 @@ def resampled_p(one: Scores, other: Scores, generator: np.random.Generator) -> f
 
 
 def judge(cell: Cell, chunk: int) -> list[dict[str, float]]:
-    """What the procedures say of some simulated comparisons."""
+    """Applies the procedures to some simulated comparisons."""
     generator = np.random.default_rng([chunk, cell.seeds, cell.systems, round(10 * cell.spread)])
     found = []
     for _ in range(CHUNK):
@@ -151,7 +151,7 @@ def judge(cell: Cell, chunk: int) -> list[dict[str, float]]:
 
 
 def judged(cells: list[Cell], options: argparse.Namespace) -> list[pd.DataFrame]:
-    """What the procedures say of each cell: a row for each comparison."""
+    """Applies the procedures to each cell, and returns a row for each comparison."""
     chunks = range(-(-options.comparisons // CHUNK))
     with ProcessPoolExecutor(options.processes) as pool:
         waiting = [(i, pool.submit(judge, c, n)) for i, c in enumerate(cells) for n in chunks]
@@ -162,7 +162,7 @@ def judged(cells: list[Cell], options: argparse.Namespace) -> list[pd.DataFrame]
 
 
 def without_difference(options: argparse.Namespace) -> pd.DataFrame:
-    """How often each procedure finds a difference where there is none."""
+    """Counts how often each procedure finds a difference where there is none."""
     cells = [Cell(w, seeds, s) for w in options.worlds for seeds in SEEDS for s in SPREADS]
     shares = [
         said[["first seed", "resampled", "headwise"]].mean() for said in judged(cells, options)
@@ -171,7 +171,7 @@ def without_difference(options: argparse.Namespace) -> pd.DataFrame:
 
 
 def of_detectable_size(options: argparse.Namespace) -> pd.DataFrame:
-    """How often a difference of the detectable size is found, and how large it is."""
+    """Counts how often a difference of the detectable size is found, and measures its size."""
     # How far a lead in quality moves a score, and how large a difference is detectable.
     trial = [Cell(world, seeds, 1.0, lead=0.2) for world in options.worlds for seeds in SEEDS[1:]]
     cells = [
@@ -185,7 +185,7 @@ def of_detectable_size(options: argparse.Namespace) -> pd.DataFrame:
 
 
 def of_several_systems(options: argparse.Namespace) -> pd.DataFrame:
-    """How often a table of five systems without differences has a star."""
+    """Counts how often a table of five systems without differences has a star."""
     cells = [Cell(world, 3, 1.0, systems=6) for world in options.worlds]
     shares = [said[["headwise", "not corrected"]].mean() for said in judged(cells, options)]
     return pd.DataFrame(cells)[["world", "seeds", "spread"]].join(pd.DataFrame(shares))

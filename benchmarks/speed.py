@@ -59,7 +59,7 @@ Run = Callable[[], object]
 
 
 class Contender(NamedTuple):
-    """What is measured."""
+    """Something that is timed, and the name of what it is compared with."""
 
     name: str
     over: str  # the name of the one whose time is 1
@@ -67,7 +67,7 @@ class Contender(NamedTuple):
 
 
 def plans(options: argparse.Namespace) -> dict[str, dict[str, Any]]:
-    """The plan of attention of each system, by the name that the table shows."""
+    """Returns the plan of attention of each system, by the name that the table shows."""
     heads, width = options.heads, options.dim // options.heads
     sizes = [f"{heads}K{n * heads}E{times * width}D" for n, times in options.moa]
     return {
@@ -88,7 +88,7 @@ def plans(options: argparse.Namespace) -> dict[str, dict[str, Any]]:
 
 
 def layers(options: argparse.Namespace) -> list[Contender]:
-    """Attentions, then whole layers, each behind the one of PyTorch."""
+    """Makes attentions, and then whole layers; the one of PyTorch comes first."""
     dim, heads = options.dim, options.heads
     x = torch.randn(options.batch, options.time, dim, device=options.device, dtype=options.dtype)
     attention = nn.MultiheadAttention(dim, heads, batch_first=True)
@@ -110,7 +110,7 @@ def layers(options: argparse.Namespace) -> list[Contender]:
 
 
 def encoder_layer(plan: dict[str, Any], options: argparse.Namespace) -> Layer:
-    """A layer of an encoder, as models build it."""
+    """Makes a layer of an encoder, as models build it."""
     config = hw.SequenceClassifierConfig(
         embed_dim=options.dim,
         num_heads=options.heads,
@@ -123,7 +123,7 @@ def encoder_layer(plan: dict[str, Any], options: argparse.Namespace) -> Layer:
 
 
 def passes(module: nn.Module, x: Tensor, call: Callable[..., Any] | None = None) -> Run:
-    """The forward and backward pass of self-attention, with gradients of input and weights."""
+    """Returns a function that does a forward and backward pass of self-attention."""
     module.to(x.device, x.dtype).train()
 
     def run() -> None:
@@ -136,7 +136,7 @@ def passes(module: nn.Module, x: Tensor, call: Callable[..., Any] | None = None)
 
 
 def steps(options: argparse.Namespace) -> list[Contender]:
-    """Training steps on the same random texts."""
+    """Makes training steps of all systems on the same random texts."""
     texts = torch.randint(3, VOCABULARY, (2, options.batch, options.time), device=options.device)
 
     def training_step(model: Any) -> Run:
@@ -157,7 +157,7 @@ def steps(options: argparse.Namespace) -> list[Contender]:
 
 
 def decoding(options: argparse.Namespace) -> list[Contender]:
-    """Greedy decoding of the same random texts into outputs of one length."""
+    """Makes greedy decoding by all systems of the same random texts, into outputs of one length."""
     texts = torch.randint(3, VOCABULARY, (options.batch, options.time), device=options.device)
     length = {"min_new_tokens": options.tokens, "max_new_tokens": options.tokens}
     how = {**length, "do_sample": False, "num_beams": 1, "attention_mask": torch.ones_like(texts)}
@@ -166,7 +166,7 @@ def decoding(options: argparse.Namespace) -> list[Contender]:
 
 
 def models(options: argparse.Namespace) -> dict[str, Any]:
-    """An encoder-decoder of each system, and Marian's of the same size."""
+    """Makes an encoder-decoder of each system, and Marian's of the same size."""
     found: dict[str, Any] = {}
     sizes = {"embed_dim": options.dim, "num_heads": options.heads}
     for name, plan in plans(options).items():
@@ -209,7 +209,7 @@ def spread(model: Any) -> Any:
 
 
 def measure(contenders: list[Contender], options: argparse.Namespace) -> pd.DataFrame:
-    """A row for each contender; the first round only warms up."""
+    """Times all contenders, a row each; the first round only warms up."""
     how: dict[str, Any] = {"num_threads": options.threads or torch.get_num_threads()}
     if options.cpu_time:
         how["timer"] = time.process_time
@@ -228,7 +228,7 @@ def measure(contenders: list[Contender], options: argparse.Namespace) -> pd.Data
 
 
 def table_of(found: pd.DataFrame, options: argparse.Namespace) -> Table:
-    """What is printed."""
+    """Makes the table that is printed."""
     shape = f"d={options.dim}, {options.heads} heads, batch {options.batch}, time {options.time}"
     kind = str(options.dtype).removeprefix("torch.")
     table = Table(
@@ -248,7 +248,7 @@ def table_of(found: pd.DataFrame, options: argparse.Namespace) -> Table:
 
 
 def commit() -> str:
-    """The commit of the code that is measured."""
+    """Returns the commit of the code that is measured."""
     command = ["git", "describe", "--always", "--dirty", "--exclude", "*"]
     done = subprocess.run(command, cwd=Path(__file__).parent, capture_output=True, text=True)
     return done.stdout.strip() or "unknown"
@@ -274,7 +274,7 @@ def main() -> None:
 
 
 def parse_options() -> argparse.Namespace:
-    """The command line, with the defaults of what is measured."""
+    """Reads the command line, with the defaults of what is measured."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

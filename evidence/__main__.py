@@ -53,7 +53,7 @@ COLOURS = {"holds here": "#23906a", "does not hold here": "#e34a0a", "cannot be 
 
 
 class Work(NamedTuple):
-    """An experiment in the folders of a command."""
+    """An experiment, and the folders in which it is run."""
 
     name: str
     recipe: str
@@ -132,10 +132,10 @@ def train(work: Work, subjects: Sequence[Subject], seeds: Sequence[int], jobs: i
 
 
 def line_of(folder: Path, task: Any, experiment: str) -> dict[str, Any]:
-    """What claims need of a finished run."""
+    """Makes the line of a finished run: all that claims need of it."""
     from headwise.analysis.decided import collect
     from headwise.analysis.questions import entropy, load
-    from headwise.analysis.results import machine, versions
+    from headwise.analysis.results import machine, parts_of, versions
     from headwise.runs.evaluate import read_outcome
     from headwise.runs.folder import read_model, read_result
 
@@ -161,7 +161,7 @@ def line_of(folder: Path, task: Any, experiment: str) -> dict[str, Any]:
         **result.model_dump(include=figures),
         "minutes": result.seconds / 60,
         "history": [  # figures of single modules stay in the folder of the run
-            {key: x for key, x in row.items() if not any(place in key for place in result.units)}
+            {key: x for key, x in row.items() if parts_of(key)[1] not in result.units}
             for row in result.history
             if "eval_loss" in row
         ],
@@ -190,7 +190,7 @@ def line_of(folder: Path, task: Any, experiment: str) -> dict[str, Any]:
 
 
 def groups(task: Any) -> list[dict[str, Any]]:
-    """Batches of up to 16 test items of similar length, at least 50 where there are as many."""
+    """Makes batches of up to 16 test items of similar length, at least 50 if there are so many."""
     items = task.parts["test"]
     longest = np.asarray(items.lengths).reshape(len(items), -1).max(axis=1)
     order, size = np.argsort(longest, kind="stable"), max(1, min(16, len(items) // 50))
@@ -199,7 +199,7 @@ def groups(task: Any) -> list[dict[str, Any]]:
 
 
 def loss_rows(model: Any, batches: Sequence[dict[str, Any]]) -> list[list[float]]:
-    """The total loss of each batch and its number of labels."""
+    """Computes the total loss of each batch and its number of labels."""
     from headwise.training.loss import aside_of_training, loss_and_labels
 
     with aside_of_training(model):
@@ -208,7 +208,7 @@ def loss_rows(model: Any, batches: Sequence[dict[str, Any]]) -> list[list[float]
 
 @contextmanager
 def under(model: Any, ablation: str) -> Iterator[None]:
-    """The model under an ablation; with `mae=random-expert`, one that is drawn for each layer."""
+    """Ablates a model meanwhile; `mae=random-expert` draws the only expert of each layer."""
     import torch
 
     from headwise.analysis.ablations import parse_ablations
@@ -246,7 +246,7 @@ def measure(work: Work, subjects: Sequence[Subject]) -> None:
 
 
 def results_page(verdicts: Mapping[str, Verdict], elsewhere: Mapping[str, Verdict]) -> str:
-    """The part of docs/results.md that is not written by hand."""
+    """Writes the part of docs/results.md that is not written by hand."""
     claims, kinds = catalogue().claims(), Counter(each.kind for each in verdicts.values())
     numbers = {kind: kinds[kind] for kind in MARKS}
     text = [
@@ -281,7 +281,7 @@ _WIDEST = 15  # margins; what is further away needs no picture
 
 
 def forest(verdicts: Mapping[str, Verdict]) -> bytes:
-    """The difference of each test in units of its margin, as SVG."""
+    """Draws the difference of each test in units of its margin, as SVG."""
     import io
 
     import matplotlib

@@ -138,7 +138,7 @@ class Catalogue(Declared):
     papers: tuple[Paper, ...]
 
     def claims(self, ids: Sequence[str] = ()) -> dict[str, Claim]:
-        """The claims of these names, by default all."""
+        """Returns the claims of these names, by default all."""
         known = {name: claim for paper in self.papers for name, claim in paper.claims.items()}
         for name in ids:
             if name not in known:
@@ -156,7 +156,7 @@ def catalogue() -> Catalogue:
 
 
 def read_lines(results: Path) -> dict[str, list[Line]]:
-    """The lines by experiment, but for runs whose recipe was changed for a question."""
+    """Reads the lines by experiment, without runs whose recipe was changed for a question."""
     found: dict[str, list[Line]] = {}
     for file in sorted(results.glob("*.jsonl")):
         for count, text in enumerate(file.read_text(encoding="utf-8").splitlines(), 1):
@@ -170,7 +170,7 @@ def read_lines(results: Path) -> dict[str, list[Line]]:
 
 
 def last_loss(run: Line) -> float:
-    """That at the end of training; the final model may be that of the best validation."""
+    """Returns the loss at the end of training; the final model may be an earlier one."""
     losses = [row["eval_loss"] for row in run["history"] if "eval_loss" in row]
     return float(losses[-1] if losses else run["validation_loss"])
 
@@ -185,7 +185,7 @@ class Measured(NamedTuple):
 def measured(
     quantity: Quantity, subject: Subject, runs: Sequence[Line], loss_of: str = ""
 ) -> Measured | None:
-    """A quantity of each run of a system; None if the runs do not have it."""
+    """Computes a quantity of each run of a system; None if the runs do not have it."""
     asked = {*subject.without, *filter(None, [subject.ablated])}
     if not runs or any(asked - run["ablations"].keys() for run in runs):
         return None
@@ -208,7 +208,7 @@ def measured(
 
 
 def losses(runs: Sequence[Line], ablation: str | None = None, loss_of: str = "") -> Scores:
-    """The test loss of each run, under an ablation or from the rows of a score."""
+    """Collects the test loss of each run, under an ablation or from the rows of a score."""
     found = []
     for run in runs:
         value = run["loss"] if ablation is None else run["ablations"][ablation]
@@ -221,7 +221,7 @@ def losses(runs: Sequence[Line], ablation: str | None = None, loss_of: str = "")
 
 
 def less(changed: Scores, unchanged: Scores) -> Scores:
-    """By how much scores of the same runs differ, as scores of these runs."""
+    """Subtracts scores of the same runs, so that each run has a difference."""
     values = changed.values - unchanged.values
     if changed.resamples is None or unchanged.resamples is None:
         return Scores(values)
@@ -229,7 +229,7 @@ def less(changed: Scores, unchanged: Scores) -> Scores:
 
 
 def recorded(quantity: Quantity, subject: Subject, run: Line) -> float:
-    """What no test items are resampled for; NaN if the run does not have it."""
+    """Returns a number that was recorded once for a run; NaN if it was not."""
     rows = [row for row in run[quantity.rows] if row.get(quantity.key) is not None]
     if quantity.sites:
         rows = [row for row in rows if row["site"] in quantity.sites]
@@ -266,7 +266,7 @@ class Finding:
 
 @dataclass(frozen=True)
 class Verdict:
-    """What is known of a claim: all of its tests have to hold."""
+    """The verdict on a claim, which holds if all of its tests hold."""
 
     kind: Kind
     findings: Sequence[Finding] = ()
@@ -286,7 +286,7 @@ class Verdict:
 
 
 def verdict(claim: Claim, lines: Lines, data: str = "") -> Verdict:
-    """What the lines of finished runs say of a claim.
+    """Judges a claim by the lines of finished runs.
 
     Args:
         claim: one of the catalogue.
@@ -318,13 +318,13 @@ def verdict(claim: Claim, lines: Lines, data: str = "") -> Verdict:
 
 
 def not_collapsed(runs: Sequence[Line]) -> list[Line]:
-    """The runs of a system that neither diverged nor collapsed."""
+    """Selects the runs of a system that neither diverged nor collapsed."""
     best = min(filter(math.isfinite, map(last_loss, runs)), default=0.0)
     return [run for run in runs if last_loss(run) <= 1.05 * best]
 
 
 def found_on(test: Test, claim: Claim, runs: Runs) -> Finding:
-    """What runs say of a test, by the rules on runs that collapsed or diverged."""
+    """Judges a test, by the rules on runs that collapsed or diverged."""
     finite = {key: [r for r in some if math.isfinite(last_loss(r))] for key, some in runs.items()}
     sound = {key: not_collapsed(some) for key, some in runs.items()}
     found = compared(test, claim, sound)
@@ -341,7 +341,7 @@ def found_on(test: Test, claim: Claim, runs: Runs) -> Finding:
 
 
 def compared(test: Test, claim: Claim, runs: Runs) -> Finding:
-    """What the runs of each system on each data set say of a test."""
+    """Judges a test by the given runs alone."""
     loss_of = catalogue().experiments[claim.experiment].loss_of
     asked = [each for each in (test.of, test.than) if each is not None]
     keys = [(each.system, each.dataset) for each in asked]
@@ -377,7 +377,7 @@ def compared(test: Test, claim: Claim, runs: Runs) -> Finding:
 
 
 def judged(test: Test, found: Estimate, higher_is_better: bool = True, tests: int = 1) -> Kind:
-    """What the interval of a difference, or of a number, says of a test.
+    """Judges a test by the interval of a difference, or of a number.
 
     Args:
         test: the test.
@@ -408,14 +408,14 @@ def judged(test: Test, found: Estimate, higher_is_better: bool = True, tests: in
 
 
 def advantage(found: Estimate, higher_is_better: bool) -> tuple[float, float, float]:
-    """Low end, value and high end of a difference, positive where the first system is better."""
+    """Returns low end, value and high end of a difference, by which the first system is better."""
     if higher_is_better:
         return found.low, found.value, found.high
     return -found.high, -found.value, -found.low
 
 
 def timed(test: Test, claim: Claim, lines: Sequence[Line]) -> Finding:
-    """The median of several measurements, between the ends of all of their intervals."""
+    """Judges a test of times: the median of several measurements, with the widest interval."""
     every = [line[claim.quantity.key] for line in lines if line["kind"] == "times"]
     found = [each[test.of.system] for each in every if test.of.system in each]
     if not found:
@@ -427,7 +427,7 @@ def timed(test: Test, claim: Claim, lines: Sequence[Line]) -> Finding:
 
 
 def counted(test: Test, claim: Claim) -> Finding:
-    """A figure of a paper, in its bounds, beside that of a model without weights."""
+    """Judges a printed figure by that of a model, which is counted without weights."""
     import torch
 
     import headwise

@@ -139,7 +139,7 @@ def ablate(
 
 
 def of_task(model: HeadwiseModel, task: Task, part: str, evaluation: Evaluation) -> Quality:
-    """The first score of a task on a part of its data; translations are generated each time."""
+    """Returns a quality: the first score of a task; texts are generated anew each time."""
     unseen = {"samples", "pictures"} & type(evaluation).model_fields.keys()  # nobody looks at them
     evaluation = evaluation.model_copy(update=dict.fromkeys(unseen, 0))
     return lambda: task.evaluate(model, part, evaluation, Each()).scores[0]
@@ -148,7 +148,7 @@ def of_task(model: HeadwiseModel, task: Task, part: str, evaluation: Evaluation)
 def of_loss(
     model: nn.Module, batches: Sequence[Mapping[str, Any]], name: str = "nats per token"
 ) -> Quality:
-    """The mean loss per label, where the model is given all labels before the one it predicts.
+    """Returns a quality: the mean loss per label, each predicted from the true ones before it.
 
     One pass over the batches is much faster than to generate text, and a loss shows smaller
     differences than BLEU does.
@@ -169,7 +169,7 @@ def of_loss(
 def of_numbers(
     measure: Callable[[], Any], *, higher_is_better: bool = True, name: str = "quality"
 ) -> Quality:
-    """The mean of the numbers that a function returns, one for each item of test data.
+    """Returns a quality: the mean of the numbers that a function returns, one for each test item.
 
     Args:
         measure: returns an array, a tensor or a list of shape `(items,)`, in the same order each
@@ -226,9 +226,14 @@ def parse_ablations(texts: Sequence[str]) -> dict[str, dict[str, Any]]:
 
 
 def _ablations(model: nn.Module, level: Level) -> list[_Ablation]:
-    """What changes all systems of a kind, kind by kind, and then what removes a unit of one."""
+    """Lists the ablations: first those of all systems of a kind, then those of a single unit."""
     of_all: list[_Ablation] = []
-    of_one: list[_Ablation] = []
+    of_one = [
+        _Ablation(f"without-{part}", {part: number}, {path: system}, True)
+        for path, system in (systems(model).items() if level == "units" else ())
+        for part in removable(system)
+        for number in range(count_of(system, part))
+    ]
     kinds: dict[Any, dict[str, Any]] = {}
     for path, system in systems(model).items() if level != "none" else ():
         kinds.setdefault((type(system), system.edits), {})[path] = system
@@ -238,16 +243,27 @@ def _ablations(model: nn.Module, level: Level) -> list[_Ablation]:
             option = option_of(name)
             if option in (None, "seed", "top_k"):
                 of_all += _of_all(name, option, several) if several else []
-            elif level == "units" and name.startswith("without-"):
-                for path, system in alike.items():
-                    units = system.num_heads if option == "head" else system.num_units
-                    for number in range(units if units > 1 else 0):
-                        of_one.append(_Ablation(name, {option: number}, {path: system}, True))
     return of_all + of_one
 
 
+def removable(system: System) -> list[str]:
+    """Says what can be removed from a system, one at a time: its units, such as experts, and heads.
+
+    Of what it has only one, nothing can be removed: nothing would be left.
+    """
+    parts = dict.fromkeys((system.unit, "head"))
+    edits = [part for part in parts if f"without-{part}" in system.edits]
+    return [part for part in edits if count_of(system, part) > 1]
+
+
+def count_of(system: Any, part: str) -> int:
+    """Counts the heads, or the other units, of a system."""
+    count: int = system.num_heads if part == "head" else system.num_units
+    return count
+
+
 def _of_all(name: str, option: str | None, those: dict[str, Any]) -> list[_Ablation]:
-    """An ablation of all systems of a kind, with each value that fits them all."""
+    """Lists an ablation of all systems of a kind, once for each value that fits them all."""
     if option == "top_k":  # fewer than a system has in force anyway
         least = min(getattr(of, "top_k", None) or of.num_units for of in those.values())
         return [_Ablation(name, {option: k}, those, False) for k in range(1, least)]

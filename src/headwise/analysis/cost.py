@@ -38,7 +38,7 @@ class Parameters(NamedTuple):
 
 
 class Cost(NamedTuple):
-    """What a model costs."""
+    """The parameters of a model, and the multiply-accumulates of one forward pass."""
 
     parameters: Parameters
     # MACs of all products but those of queries with keys and of attention weights with values, as
@@ -53,7 +53,7 @@ def count_parameters(model: nn.Module) -> int:
 
 
 def model_cost(config: TransformerConfig, lengths: Mapping[str, int]) -> Cost:
-    """Returns what the model of a configuration costs.
+    """Counts the parameters of the model of a configuration, and the MACs of one forward pass.
 
     MACs are those of products of matrices, as PyTorch's counter finds them in a forward pass over
     one input. Softmax, norms, activations and biases do not count, nor do the iterations of routing

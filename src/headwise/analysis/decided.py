@@ -32,7 +32,7 @@ _FEW_SEQUENCES, _FEW_BATCHES = 32, 2  # of what `look_at` reads
 
 @dataclass(frozen=True, eq=False)
 class Decided:
-    """What one system of a model decided.
+    """All decisions of one system of a model on some data.
 
     A row is one decision: of a position, of a sequence, or the only one, if a system decides the
     same for everything.
@@ -73,7 +73,7 @@ class Decided:
 
     @property
     def labels(self) -> list[str]:
-        """The columns of `rows` that divide these into classes; quantities do not."""
+        """The columns of `rows` that hold classes, not quantities such as loudness."""
         of_rows = self.rows.drop(columns="sequence", errors="ignore")
         return [*of_rows.select_dtypes(exclude="float")]
 
@@ -110,7 +110,7 @@ def collect(
     *,
     limit: int = 50_000,
 ) -> list[Decided]:
-    """Returns what the systems of a model decide on batches, in the order in which they stand.
+    """Runs a model on batches and returns what each of its systems decides, in their order.
 
     The model is in evaluation mode meanwhile. Reading ends before the first sequence by which a
     system would have decided on more than `limit` positions, so that all systems have the same
@@ -168,7 +168,7 @@ def collect(
 
 
 def look_at(task: Task, batch_tokens: int) -> Callable[[nn.Module], dict[str, float]]:
-    """Returns what finds figures of a model's decisions on a few validation sequences.
+    """Returns a function that measures a model's decisions on a few validation sequences.
 
     These are up to 32 sequences, spread evenly over the part, that fit in two batches of so many
     tokens. The keys of the figures are those of `RunResult.history`.
@@ -196,7 +196,7 @@ def look_at(task: Task, batch_tokens: int) -> Callable[[nn.Module], dict[str, fl
 
 
 def _few(lengths: Any, batch_tokens: int) -> list[list[int]]:
-    """The indices of a few sequences of a part, in batches."""
+    """Chooses a few sequences of a part, and divides their indices into batches."""
     for number in range(_FEW_SEQUENCES, 0, -1):
         chosen = np.array(spread(range(len(lengths)), number))
         batches = token_batches(np.asarray(lengths)[chosen], batch_tokens)
@@ -215,12 +215,12 @@ def _check(batch: Any) -> None:
 
 
 def _is_pair(model: nn.Module) -> bool:
-    """Whether a model has an encoder and a decoder, which read different sequences."""
+    """Says whether a model has an encoder and a decoder, which read different sequences."""
     return bool(getattr(getattr(model, "config", None), "is_encoder_decoder", False))
 
 
 def _with_decoder_mask(model: nn.Module, batch: Batch) -> Batch:
-    """A batch whose decoder is told its padding, which a model knows from its loss alone."""
+    """Adds the mask of the decoder to a batch, whose labels alone tell where padding is."""
     labels = batch.get("labels")
     if not _is_pair(model) or "decoder_attention_mask" in batch or labels is None:
         return batch
@@ -233,7 +233,7 @@ def _with_decoder_mask(model: nn.Module, batch: Batch) -> Batch:
 def _known(
     model: nn.Module, system: System, described: Mapping[str, Positions], batch: Batch
 ) -> tuple[Positions | None, Tensor | None]:
-    """What stands at the positions on which a system decides, and their mask, 0 at padding."""
+    """Finds what stands at the positions of a system's stack, and their mask, 0 at padding."""
     stack = system.site.partition("_")[0]
     if _is_pair(model):
         mask = "decoder_attention_mask" if stack == "decoder" else "attention_mask"
@@ -244,7 +244,7 @@ def _known(
 
 
 class _Call(NamedTuple):
-    """What a system decided when it was called once, as `Decided` has it."""
+    """The decisions of one call of a system, in the form of `Decided`."""
 
     decides: Decides
     weights: np.ndarray
@@ -254,10 +254,8 @@ class _Call(NamedTuple):
 
 
 def _call(routing: Routing, at: Positions | None, mask: Tensor | None, read: int) -> _Call:
-    """What a system decided in one call, when so many sequences had been read before."""
-    weights = routing.weights.float().cpu()  # (batch, time, units) or less
-    total = weights.sum(-1, keepdim=True)
-    weights = (weights / total).where(total != 0, 1 / weights.size(-1))
+    """Takes the rows out of the decisions of one call; `read` sequences came before it."""
+    weights = scaled(routing.weights)  # (batch, time, units) or less
     decides: Decides = ("everything", "sequence", "position")[weights.dim() - 1]
     is_real = _is_real(routing, at, mask)
     if decides == "everything":
@@ -275,8 +273,20 @@ def _call(routing: Routing, at: Positions | None, mask: Tensor | None, read: int
     return _Call(decides, weights[taken].numpy(), chosen, positions, word)
 
 
+def scaled(weights: Tensor) -> Tensor:
+    """Scales the weights of each decision to sum 1; if all are 0, none is preferred to another.
+
+    >>> scaled(torch.tensor([[1.0, 3.0], [0.0, 0.0]]))  # an ablation may leave nothing
+    tensor([[0.2500, 0.7500],
+            [0.5000, 0.5000]])
+    """
+    weights = weights.float().cpu()
+    total = weights.sum(-1, keepdim=True)
+    return (weights / total).where(total != 0, 1 / weights.size(-1))
+
+
 def _is_real(routing: Routing, at: Positions | None, mask: Tensor | None) -> Tensor:
-    """Boolean `(batch, time)`, `False` at padding; `(batch, 0)` where positions are not known."""
+    """Returns `(batch, time)`, `False` at padding; `(batch, 0)` where positions are not known."""
     padding = routing.padding
     if padding is None and mask is not None:
         padding = mask == 0
@@ -289,7 +299,7 @@ def _is_real(routing: Routing, at: Positions | None, mask: Tensor | None) -> Ten
 
 
 def _positions(is_real: Tensor, at: Positions | None, read: int) -> pd.DataFrame:
-    """What stands at the real positions of a batch."""
+    """Makes a row for each real position of a batch, with what stands there."""
     sequence, _ = is_real.nonzero(as_tuple=True)
     number = is_real.cumsum(1)[is_real] - 1  # padding may stand on the left
     found = pd.DataFrame({"sequence": sequence + read, "position": number})
@@ -310,14 +320,14 @@ def _positions(is_real: Tensor, at: Positions | None, read: int) -> pd.DataFrame
 
 
 def _named(numbers: np.ndarray, names: Mapping[int, str]) -> np.ndarray:
-    """The names of numbers; none of those that are negative."""
+    """Replaces numbers by their names; negative ones have none."""
     known, at = np.unique(numbers, return_inverse=True)
     found = [names.get(number, str(number)) if number >= 0 else None for number in known.tolist()]
     return np.array(found, dtype=object)[at]
 
 
 def _joined(path: str, system: System, number: int, calls: list[_Call], read: int) -> Decided:
-    """What all calls of a system decided on the sequences that were read."""
+    """Joins what a system decided in all of its calls."""
     decides = calls[0].decides
     if decides == "everything":
         calls = calls[:1]  # one decision, not one for each batch
@@ -349,7 +359,7 @@ def _joined(path: str, system: System, number: int, calls: list[_Call], read: in
 
 
 def _of_sequences(positions: pd.DataFrame) -> pd.DataFrame:
-    """A row for each sequence, with what is the same at all its positions."""
+    """Makes a row for each sequence, with what is the same at all of its positions."""
     grouped = positions.drop(columns="position", errors="ignore").groupby(level=0)
     is_same = grouped.nunique(dropna=False).le(1).all()
     rows = grouped.first()[is_same.index[is_same]]

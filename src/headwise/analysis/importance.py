@@ -39,13 +39,13 @@ class HeadImportance(list[Head]):
     """
 
     def frame(self) -> Any:
-        """A DataFrame of pandas with a row for each head."""
+        """Returns a DataFrame of pandas with a row for each head."""
         import pandas  # takes long
 
         return pandas.DataFrame(self)
 
     def least(self, number: int, *, group: int = 1) -> dict[str, list[int]]:
-        """The least important heads, by the paths of attentions, as `headwise.prune_heads` takes.
+        """Returns the least important heads in the form that `headwise.prune_heads` takes.
 
         Each attention keeps its most important head. With `group`, heads that share their keys, so
         many one behind another, go together: `number` counts these groups, and the sum of their
@@ -137,7 +137,7 @@ def head_importance(
 
 
 def _losses(model: nn.Module, batch: Any, loss: Loss | None) -> tuple[Tensor, Tensor]:
-    """The loss of each item, `(items,)`, and whether it counts."""
+    """Returns the loss of each item, `(items,)`, and whether the item counts."""
     if loss is None:
         totals, counts = item_losses(model, batch)
         return totals / counts.clamp(min=1), counts > 0
@@ -172,7 +172,7 @@ def _by_gradient(
 
 
 def _of_heads(read: Read, products: Tensor) -> Tensor:
-    """`(items, heads)`: sums over positions, each of which may have chosen its own heads."""
+    """Sums over positions, each of which may have chosen its own heads, to `(items, heads)`."""
     routing = read.routing
     if routing is None or routing.indices is None or read.attention.unit == "head":
         return products.sum(-1)
@@ -209,7 +209,7 @@ def _by_removal(
 
 
 def _intervals(items: Tensor) -> tuple[list[float], ...]:
-    """The means of `(items, heads)`, and the ends of their 95% intervals."""
+    """Returns the means over the items of `(items, heads)`, and the ends of their 95% intervals."""
     from scipy.stats import t  # takes long
 
     mean, spread = items.mean(0), items.std(0) if len(items) > 1 else items[0] * math.nan

@@ -34,7 +34,7 @@ _NORMAL = 1.959963984540054  # its quantile for an interval of 95%
 
 
 def entropy(d: "Decided") -> pd.Series:
-    """How undecided a system is: the entropy of its rows of weights w, -Σ w ln w, in nats.
+    """Measures how undecided a system is: the entropy of its rows of weights w, -Σ w ln w, in nats.
 
     It is 0 if one unit has all weight, and ln N if N units weigh alike; MAE, section 5.1. Its low
     percentiles show the rows in which one unit has nearly all: TIM, figure 3.
@@ -63,7 +63,7 @@ def entropy(d: "Decided") -> pd.Series:
 
 
 def load(d: "Decided") -> pd.Series:
-    """The share of the decisions that goes to each unit; the shares sum to 1.
+    """Computes the share of the decisions that goes to each unit; the shares sum to 1.
 
     MAE, table 8, and MoA, figures 3 and 4. `Decided.shares` says how a decision is shared.
     """
@@ -71,7 +71,7 @@ def load(d: "Decided") -> pd.Series:
 
 
 def pmi(d: "Decided", label: str = "token", top: int = 10, least: int = 5) -> pd.DataFrame:
-    """The tokens, or classes of another label, that most go to each unit.
+    """Finds the tokens, or classes of another label, that go to each unit more often than others.
 
     They are found by pointwise mutual information, ln p(unit | token) / p(unit): MAE, table 6, and
     MoA, table 4. A token goes to the chosen units of the decision on it, or to the unit of largest
@@ -104,14 +104,14 @@ def pmi(d: "Decided", label: str = "token", top: int = 10, least: int = 5) -> pd
 
 
 def _wilson(p: pd.Series, n: pd.Series) -> tuple[pd.Series, pd.Series]:
-    """The 95% interval of shares of so many (Wilson 1927, https://doi.org/10.2307/2276774)."""
+    """Returns the 95% interval of a share of n (Wilson 1927, https://doi.org/10.2307/2276774)."""
     z = _NORMAL**2 / n
     centre, half = (p + z / 2) / (1 + z), np.sqrt(z * (p * (1 - p) + z / 4)) / (1 + z)
     return (centre - half).clip(0), (centre + half).clip(upper=1)
 
 
 def ranges(d: "Decided", top: int = 12, units: int = 4) -> pd.DataFrame:
-    """The least, mean and greatest weight that units have where frequent tokens stand.
+    """Finds the least, mean and greatest weight that units have where frequent tokens stand.
 
     TIM, figure 4 (left). A mean that differs from that of other tokens says that a unit prefers
     the token. A least and a greatest weight that are far apart say that this depends on what
@@ -134,7 +134,7 @@ def ranges(d: "Decided", top: int = 12, units: int = 4) -> pd.DataFrame:
 
 
 def explained(d: "Decided", label: str) -> float:
-    """How much of the decisions a label explains: 1 is all, about 0 nothing.
+    """Measures how much of the decisions a label explains: 1 is all, about 0 nothing.
 
     It is the share of the variance of the weights w that lies between the C classes of a label, of
     which class c has n_c of the N rows, less what is expected by chance p (Kelley 1935, *An
@@ -172,7 +172,7 @@ def explained(d: "Decided", label: str) -> float:
 
 
 def alike(modules: Sequence["Decided"], levels: Sequence[str] = ()) -> pd.DataFrame:
-    """How alike systems decide, such as those of the layers of a stack.
+    """Measures how alike several systems decide, such as those of the layers of a stack.
 
     Of systems with two units it is the correlation r of the weights of their first units: TIM,
     figures 3 and 4. Of others, whose units have no order in common, it is the RV coefficient
@@ -205,14 +205,14 @@ def alike(modules: Sequence["Decided"], levels: Sequence[str] = ()) -> pd.DataFr
 
 
 def _centred(x: np.ndarray) -> np.ndarray:
-    """Columns without their means; exactly 0 where they do not vary but by rounding."""
+    """Subtracts the means of columns; a column that varies only by rounding becomes exactly 0."""
     x = x.astype(np.float64)
     off = x - x.mean(0)
     return np.where((off**2).sum(0) > 1e-12 * (x**2).sum(0), off, 0.0)
 
 
 def _rv(x: np.ndarray, y: np.ndarray) -> float:
-    """The RV coefficient of centred columns without what is expected by chance."""
+    """Computes the RV coefficient of centred columns, less what is expected by chance."""
     norm = float(np.linalg.norm(x.T @ x) * np.linalg.norm(y.T @ y))
     chance = (x**2).sum() * (y**2).sum() / norm / (len(x) - 1) if norm else 1.0
     if not chance < 1:  # nothing varies, or there are so few rows that all seem alike
@@ -221,5 +221,5 @@ def _rv(x: np.ndarray, y: np.ndarray) -> float:
 
 
 def _is_of_sequences(rows: pd.DataFrame, label: str) -> bool:
-    """Whether all rows of a sequence have the same class."""
+    """Says whether all rows of each sequence have the same class."""
     return bool((rows.groupby("sequence")[label].nunique() == 1).all())

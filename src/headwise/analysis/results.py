@@ -14,7 +14,7 @@ from headwise.tasks.scores import Record, Score
 
 
 class EarlyStop(Record):
-    """Where a run ended early: its validation loss had not improved for long, or was no number.
+    """Says where a run ended early: its loss had not improved for long, or was no number.
 
     Which of the two it was, the last validation loss tells.
     """
@@ -64,7 +64,7 @@ class RunResult(Record):
 
 
 class Try(Record):
-    """One combination of tuned values and how well a system learned with it."""
+    """A run of `--tune`: one combination of tuned values, and how well a system learned with it."""
 
     values: dict[str, Any]  # path of a tuned key of the recipe to its value
     validation_loss: float  # of the final model; not finite if the training diverged
@@ -78,7 +78,7 @@ class Try(Record):
 
 
 class Tries(Record):
-    """How the tuned values of a system were chosen: by validation loss, among equal budgets."""
+    """All tries of a system: the one with the lowest validation loss was chosen."""
 
     seed: int  # the seed of every try; no run of the comparison has it
     tries: list[Try] = Field(min_length=1)
@@ -119,6 +119,17 @@ class Benchmark(Record):
 
     title: str
     datasets: list[str] = Field(min_length=1)  # each a folder with a comparison
+
+
+def parts_of(name: str) -> tuple[str, str, str]:
+    """Takes the name of a figure in a history apart: what it is, its place, and of what there.
+
+    >>> parts_of("low entropy encoder_self.2"), parts_of("explained blocks.0/predicted side")
+    (('low entropy', 'encoder_self.2', ''), ('explained', 'blocks.0', 'predicted side'))
+    """
+    whole, _, of = name.partition("/")
+    kind, _, place = whole.rpartition(" ")
+    return kind, place, of
 
 
 def versions() -> dict[str, str]:

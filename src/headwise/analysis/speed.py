@@ -38,7 +38,7 @@ class OverRounds(Record):
 
     @classmethod
     def of(cls, figures: Sequence[float]) -> Self:
-        """The median of one figure per round.
+        """Returns the median of one figure per round, with its interval.
 
         >>> print(OverRounds.of([1.2, 1.0, 1.1, 1.3, 1.4, 1.6, 1.5, 9.0, 1.7]))
         value=1.4 low=1.1 high=1.7 rounds=9
@@ -73,7 +73,7 @@ def relative_step_times(
     batches: Sequence[Batch],
     rounds: Rounds,
 ) -> dict[str, OverRounds]:
-    """The time of each model's forward and backward pass divided by that of the first.
+    """Times a forward and backward pass of each model, and divides it by that of the first.
 
     Where the rule of a system takes further passes, their share is part of the time. Parameters do
     not change, but running statistics do.
@@ -99,7 +99,7 @@ def relative_step_times(
 def step_seconds(
     model: HeadwiseModel, settings: Mapping[str, Any], batches: Sequence[Batch]
 ) -> float:
-    """The seconds of a model's forward and backward pass, the median over batches."""
+    """Times a model's forward and backward pass, in seconds: the median over batches."""
     rules = _rules(model, settings)
     _step_seconds(model, rules, batches[0])  # the first takes longer
     return statistics.median(_step_seconds(model, rules, batch) for batch in batches)
@@ -108,7 +108,7 @@ def step_seconds(
 def decoding_speeds(
     models: Mapping[str, HeadwiseModel], rounds: Rounds
 ) -> dict[str, DecodingSpeed]:
-    """How many tokens each model generates in a second, and its time per token over the first's.
+    """Measures how fast each model generates: tokens per second, and its time over the first's.
 
     All models continue the same random texts by the same number of tokens, each the most probable
     one. The result is empty if the models generate nothing.
@@ -140,7 +140,7 @@ def decoding_speeds(
 def _in_turns(
     models: Mapping[str, HeadwiseModel], measure: Callable[[str], float], rounds: Rounds
 ) -> dict[str, list[float]]:
-    """What is measured of each model in each round."""
+    """Measures each model in each round, one model after the other."""
     found: dict[str, list[float]] = {name: [] for name in models}
     for name in models:
         measure(name)
@@ -162,7 +162,7 @@ def _relative(seconds: Mapping[str, Sequence[float]]) -> dict[str, OverRounds]:
 
 
 def _rules(model: HeadwiseModel, settings: Mapping[str, Any]) -> TrainingRules:
-    """The rules of a model, whose systems then compute as in training; nothing is updated."""
+    """Makes the rules of a model, with which its systems compute as in training."""
     there = {type(system).rule for system in systems(model).values()}
     own = {name: of for name, of in settings.items() if system_class(name).rule in there}
     rules = training_rules(model, total_steps=1_000_000, settings=own)
@@ -171,7 +171,7 @@ def _rules(model: HeadwiseModel, settings: Mapping[str, Any]) -> TrainingRules:
 
 
 def _step_seconds(model: Any, rules: TrainingRules, batch: Batch) -> float:
-    """The seconds of one step; parameters, gradients and random draws are then as they were."""
+    """Times one step, and puts parameters, gradients and random draws back as they were."""
     moved = [p for rule in rules.rules.values() for p in rule.without_optimizer()]
     before = [p.detach().clone() for p in moved]
     model.train()

@@ -37,7 +37,7 @@ _NONE: Bounds = (-math.inf, math.inf)
 
 @dataclass(frozen=True)
 class Scores:
-    """One score of one system."""
+    """One score of one system: its value for each seed, and on resamples of the test items."""
 
     values: np.ndarray  # of each seed, (seeds,)
     # Of each seed on resamples of the items, (seeds, resamples), the same resamples for all
@@ -48,7 +48,7 @@ class Scores:
 
     @classmethod
     def of(cls, runs: Sequence[Score]) -> "Scores":
-        """One score of several runs; those without a finite one do not count."""
+        """Takes one score of several runs; runs without a finite one do not count."""
         found = [score for score in runs if math.isfinite(score.value)]
         values = np.array([score.value for score in found])
         bounds = found[0].bounds if found else _NONE
@@ -75,7 +75,7 @@ class Estimate:
 
     @property
     def significant(self) -> bool:
-        """Whether the true value is not zero, by the corrected p; never said of single runs."""
+        """Whether the corrected p is below 0.05; single runs are never significant."""
         return "seeds" in self.over and self.corrected_p < SIGNIFICANT
 
 
@@ -95,7 +95,7 @@ class _Component(NamedTuple):
 
     @classmethod
     def of_seeds(cls, values: np.ndarray, resamples: np.ndarray | None) -> "_Component":
-        """What the seeds add to the variance of a mean over them, beside the items."""
+        """Estimates what seeds add to the variance of a mean over them, beside the items."""
         seeds = len(values)
         among, by_items = float(values.var(ddof=1)), 0.0
         if resamples is not None:
@@ -107,7 +107,7 @@ class _Component(NamedTuple):
 
 
 def contrast(*systems: Scores, tests: int = 1) -> Estimate:
-    """The mean of one system, the difference of two, or of four that of two differences.
+    """Estimates the mean of one system, the difference of two, or of four that of two differences.
 
     Args:
         systems: of four, the first two minus the last two.
@@ -139,7 +139,7 @@ def contrast(*systems: Scores, tests: int = 1) -> Estimate:
 
 
 def change(changed: Scores, unchanged: Scores) -> Estimate:
-    """How the score of one model changes under other conditions, paired over the items.
+    """Estimates how the score of one model changes under other conditions, paired over the items.
 
     The model is the same, so that the items are all that may be chance; where the conditions are
     drawn, `changed` has a value for each draw. Where every resample of the items changes alike, p
@@ -162,7 +162,7 @@ def change(changed: Scores, unchanged: Scores) -> Estimate:
 
 
 def mean_of(estimates: Sequence[Estimate], tests: int = 1) -> Estimate:
-    """The mean of estimates on independent data sets, each counting alike."""
+    """Estimates the mean over independent data sets, each of which counts alike."""
     number = len(estimates)
     low, high = np.mean([each.bounds for each in estimates], axis=0).tolist()
     none = Estimate(float(np.mean([each.value for each in estimates])), bounds=(low, high))
@@ -178,8 +178,17 @@ def mean_of(estimates: Sequence[Estimate], tests: int = 1) -> Estimate:
     return _tested(none, parts, "items" if "items" in sources else over, tests)
 
 
+def p_value(p: float) -> str:
+    """Writes a p-value, with three decimals.
+
+    >>> p_value(0.0123), p_value(0.0001)
+    ('p = 0.012', 'p < 0.001')
+    """
+    return "p < 0.001" if p < 0.001 else f"p = {p:.3f}"
+
+
 def holm(p_values: Sequence[float]) -> list[float]:
-    """p-values corrected by Holm's method; NaN, of a test that was not made, stays.
+    """Corrects p-values by Holm's method; NaN, of a test that was not made, stays.
 
     Holm 1979, *A Simple Sequentially Rejective Multiple Test Procedure*,
     https://www.jstor.org/stable/4615733: of m p-values in ascending order the i-th is multiplied by
@@ -193,7 +202,7 @@ def holm(p_values: Sequence[float]) -> list[float]:
 
 
 def corrected(table: Sequence[Estimate]) -> list[Estimate]:
-    """The estimates of one table, with p-values corrected by Holm's method."""
+    """Corrects the p-values of the estimates of one table by Holm's method."""
     adjusted = holm([each.p for each in table])
     return [replace(each, corrected_p=p) for each, p in zip(table, adjusted, strict=True)]
 
@@ -201,7 +210,7 @@ def corrected(table: Sequence[Estimate]) -> list[Estimate]:
 def _untested(
     systems: Sequence[Scores], signs: Sequence[int]
 ) -> tuple[Estimate, np.ndarray | None]:
-    """The value of a contrast, and its value on each resample of the items.
+    """Computes the value of a contrast, also on each resample of the items, without a test.
 
     None if not all scores are made from items, or if there can be no test, and `why` says why.
     """
@@ -229,7 +238,7 @@ def _untested(
 
 
 def _tested(none: Estimate, of: Sequence[_Component], over: Source, tests: int = 1) -> Estimate:
-    """Student's interval and test of a value, from the components of its variance."""
+    """Adds Student's interval and test to a value, from the components of its variance."""
     from scipy import optimize, stats  # takes a second
 
     value = none.value
@@ -257,14 +266,14 @@ def _tested(none: Estimate, of: Sequence[_Component], over: Source, tests: int =
 
 
 def _freedom(components: Sequence[_Component]) -> float:
-    """Degrees of freedom; at least one, since what is subtracted may leave less than the terms."""
+    """Computes degrees of freedom; at least one, since a component may be almost zero."""
     variance = sum(each.variance for each in components)
     terms = sum(each.term for each in components)
     return max(1.0, variance**2 / terms) if terms else math.inf
 
 
 def _of_runs(none: Estimate, moved: np.ndarray, of_items: _Component) -> Estimate:
-    """Of single runs, over items alone: percentiles, and the paired bootstrap's p.
+    """Tests single runs over items alone: with percentiles, and the paired bootstrap's p.
 
     p is the share of resamples that deviate from their mean by at least the observed value; the
     observed items count as one resample more.

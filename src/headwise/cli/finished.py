@@ -93,16 +93,17 @@ def _scores(opened: "Opened", outcome: "Outcome") -> dict[str, Any]:
 
 def _in_words(difference: "Estimate", outcome: "Outcome") -> str:
     """How the first scores of two runs differ, with interval and p, and what these leave out."""
-    score, p = outcome.scores[0], difference.p
+    from headwise.analysis.statistics import p_value
+
+    score = outcome.scores[0]
     value, low, high = (
         f"{number:+.{score.digits + 1}f}"
         for number in (difference.value, difference.low, difference.high)
     )
     if difference.why:
         return f"difference of {score.name}: {value}, without interval and test: {difference.why}"
-    chance = "p < 0.001" if p < 0.001 else f"p = {p:.3f}"
     return (
-        f"difference of {score.name}: {value} [{low}, {high}], {chance} over items\n"
+        f"difference of {score.name}: {value} [{low}, {high}], {p_value(difference.p)} over items\n"
         f"These are single runs: interval and p hold the chance of the items, and nothing of that "
         f"of training. With other seeds the difference may be another."
     )

@@ -102,7 +102,7 @@ def ablated(
 
 @contextmanager
 def attention_noted(model: nn.Module, note: Callable[[str, Tensor], None]) -> Iterator[None]:
-    """While this context is open, attentions with a system over their heads note their weights.
+    """While this context is open, a function is given the weights of attentions with gated heads.
 
     `note` is called with the path of an attention and its weights, `(batch, heads, queries, keys)`.
     Models compute attention eagerly meanwhile, since faster functions make no weights.

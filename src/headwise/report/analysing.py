@@ -34,7 +34,7 @@ from headwise.runs.evaluate import Opened, as_evaluated, check_same_items, model
 from headwise.runs.folder import distinct_names, read_result
 from headwise.runs.names import is_plain
 from headwise.tasks.task import Positions
-from headwise.training.watching import bars, say
+from headwise.training.watching import bars, say_begin
 
 PAGE = "analysis.html"
 MOST_TOKENS = 20_000  # that are read of a text: an analysis makes a pass for each head
@@ -44,7 +44,7 @@ _SECOND = {"translation": "its translation", "classification": "its class"}
 
 @dataclass(eq=False)
 class Analysis:
-    """What the heads of a model do on data: what `headwise.analyse` has found.
+    """The result of `headwise.analyse`: what the heads of a model do on data.
 
     Attributes:
         decided: what each system of the model decided, a row for each decision, as numpy arrays
@@ -262,7 +262,7 @@ def _of_text(model_name: Path, name: str, file: Path, level: Level, console: Con
 
 
 def _lines(model: Any, tokenizer: Any, file: Path) -> tuple[list[dict[str, Tensor]], str]:
-    """The lines of a text as batches of one, each with labels; and in words, what of it is read.
+    """Reads the lines of a text as batches of one, with labels, and says what of it is read.
 
     Raises:
         ValueError: a line lacks what the model needs, or there is none.
@@ -308,7 +308,7 @@ def _decided(
     number: int,
     console: Console,
 ) -> list[Decided]:
-    _say(console, f"{name}: {number:,} batches are read")
+    say_begin(console, f"{name}: {number:,} batches are read")
     with bars(console, transient=True) as shown:
         bar = shown.add_task(name, total=number or None, figures="batches read")
         return collect(model, shown.track(batches, task_id=bar), describe)
@@ -319,22 +319,16 @@ def _ablated(
 ) -> pd.DataFrame | None:
     if quality is None or level == "none":
         return None
-    _say(console, f"{name}: ablations are evaluated one by one")
+    say_begin(console, f"{name}: ablations are evaluated one by one")
     with bars(console, transient=True) as shown:
         bar = shown.add_task(name, total=None, figures="ablations")
         return ablate(model, quality, level, track=lambda each: shown.track(each, task_id=bar))
 
 
-def _say(console: Console, text: str) -> None:
-    """Says what begins, where no bar shows it."""
-    if not (console.is_terminal or console.is_jupyter):
-        say(console, text)
-
-
 def _described(
     tokens: str | Mapping[str, str], names: Mapping[int, str] | Callable[[int], str] | None
 ) -> Describe:
-    """What finds the tokens of a batch by the names of arguments."""
+    """Returns a function that finds the tokens of a batch by the names of arguments."""
     stacks = ("encoder", "decoder")
     arguments = dict.fromkeys(stacks, tokens) if isinstance(tokens, str) else tokens
     if unknown := arguments.keys() - stacks:

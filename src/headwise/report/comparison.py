@@ -13,9 +13,9 @@ from rich import box
 from rich.table import Table
 from rich.text import Text
 
-from headwise.analysis.results import RunResult
+from headwise.analysis.results import RunResult, parts_of
 from headwise.analysis.speed import OverRounds
-from headwise.analysis.statistics import SIGNIFICANT, Estimate
+from headwise.analysis.statistics import SIGNIFICANT, Estimate, p_value
 from headwise.report.findings import where
 from headwise.report.page import NONE, Section, axes, legend, look, number, short, write_page
 from headwise.report.scores import (
@@ -26,13 +26,11 @@ from headwise.report.scores import (
     frame,
     on_one,
     over_data_sets,
-    p_value,
     read_comparison,
     results,
     verdict,
     verdict_of,
 )
-from headwise.report.sections import over_training
 from headwise.runs.evaluate import TEST
 
 __all__ = ["PAGE", "read_comparison", "results", "results_table", "verdict", "write_report"]
@@ -40,7 +38,6 @@ __all__ = ["PAGE", "read_comparison", "results", "results_table", "verdict", "wr
 PAGE = "report.html"
 _SAMPLES, _PICTURES = 12, 6  # shown at once
 _LETTERS = 22  # of a name in a figure
-_CURVES = 2  # plots of a system over training
 # What is recorded of each unit.
 _OF_UNITS = {"share": "share", "kappa": "κ", "alpha": "α"}
 # What is recorded in training beside the figures that a task measures.
@@ -74,7 +71,7 @@ def write_report(folder: Path) -> Path:
 
 
 def sections(of: Comparison) -> list[Section]:
-    """The report on one data set."""
+    """Makes the sections of the report on one data set."""
     if not of.runs:
         return []
     makers = (quality, other_scores, learning, heads, generation, samples, pictures, how_made)
@@ -82,7 +79,7 @@ def sections(of: Comparison) -> list[Section]:
 
 
 def results_table(folder: Path) -> Table:
-    """The table of a comparison for a terminal."""
+    """Makes the table of a comparison for a terminal."""
     comparisons = read_comparison(folder)
     first = comparisons[0]
     if len(comparisons) > 1:
@@ -110,7 +107,7 @@ def results_table(folder: Path) -> Table:
 
 
 def _table(rows: Mapping[str, Mapping[str, Any]]) -> pd.DataFrame:
-    """A row for each system."""
+    """Makes a table with a row for each system."""
     return pd.DataFrame.from_dict(rows, orient="index").fillna(NONE).rename_axis("System")
 
 
@@ -124,13 +121,13 @@ def _interval(found: Estimate, digits: int, *, sign: bool = False) -> str:
 
 
 def _over_seeds(values: Sequence[float] | np.ndarray, digits: int) -> str:
-    """The mean over seeds, and their standard deviation."""
+    """Writes the mean over seeds, and their standard deviation."""
     spread = f"± {number(pd.Series(values).std(), digits)}" if len(values) > 1 else ""
     return _lines(number(float(np.mean(values)), digits), spread)
 
 
 def _value(cell: Cell) -> str:
-    """A mean over seeds, their standard deviation, and its interval or why it has none."""
+    """Writes a mean over seeds, their deviation, and its interval or why there is none."""
     mean, digits = cell.mean, cell.score.digits
     # A mean over data sets has no seeds.
     shown = _over_seeds(cell.values, digits) if len(cell.values) else number(mean.value, digits)
@@ -138,7 +135,7 @@ def _value(cell: Cell) -> str:
 
 
 def _difference(cell: Cell) -> str:
-    """A difference with a star if it is significant, its interval and p, or why there is none."""
+    """Writes a difference, with a star if it is significant, and its interval and p."""
     found, digits = cell.difference, cell.score.digits
     if math.isnan(found.value):
         return found.why
@@ -154,7 +151,7 @@ def _difference(cell: Cell) -> str:
 
 
 def _over_rounds(found: OverRounds | None, digits: int = 2, unit: str = "×") -> str:
-    """A median over rounds and its interval; the baseline's own time has none."""
+    """Writes a median over rounds and its interval; the baseline's own time has none."""
     if found is None:
         return NONE
     low, value, high = (number(x, digits) for x in (found.low, found.value, found.high))
@@ -162,7 +159,7 @@ def _over_rounds(found: OverRounds | None, digits: int = 2, unit: str = "×") ->
 
 
 def main_table(of: Comparison) -> pd.DataFrame:
-    """Size, cost, loss and first score of each system, with its difference to the baseline."""
+    """Makes the main table: size, cost, loss, first score, and its difference to the baseline."""
     ranking = {cell.system: cell for cell in of.ranking}
     rows = {}
     for system in of.systems:
@@ -198,14 +195,14 @@ def _size_and_loss(of: Comparison, system: System) -> dict[str, str]:
 
 
 def _loss_digits(of: Comparison) -> int:
-    """Decimals of the loss: three, or more if it is small, for three significant digits."""
+    """Chooses the decimals of the loss: three, or more if it is small."""
     losses = [abs(run.validation_loss) for run in of.runs if not run.diverged]
     least = min(filter(None, losses), default=1.0)
     return min(8, max(3, 2 - math.floor(math.log10(least))))
 
 
 def scores_table(cells: Sequence[Cell]) -> pd.DataFrame:
-    """A column for each score: its mean with interval, and the difference to the baseline."""
+    """Makes a table of scores: a row for each system, and a column for each score."""
     rows: dict[str, dict[str, str]] = {}
     for cell in cells:
         first, *rest = _value(cell).split("\n")
@@ -218,12 +215,12 @@ def scores_table(cells: Sequence[Cell]) -> pd.DataFrame:
 
 
 def data_sets_table(comparisons: Sequence[Comparison]) -> pd.DataFrame:
-    """The first score on each data set, and its mean over them."""
+    """Makes the table of the first score on each data set, and of its mean over them."""
     return scores_table(over_data_sets(comparisons))
 
 
 def _notes(of: Comparison) -> list[str]:
-    """How to read scores and differences."""
+    """Says how to read scores and differences."""
     items = of.compared.item_name
     return [
         "↑: higher is better; ↓: lower is better. ±: the standard deviation over seeds. Runs that "
@@ -241,7 +238,7 @@ def _notes(of: Comparison) -> list[str]:
 
 
 def quality(of: Comparison) -> Section:
-    """The main table, with the scores and their differences drawn."""
+    """Makes the section with the main table; scores and differences are drawn too."""
     table, lengths = main_table(of), of.runs[0].macs_lengths
     over = " and ".join(f"{length:,} positions in the {stack}" for stack, length in lengths.items())
     of_columns = {
@@ -259,7 +256,7 @@ def quality(of: Comparison) -> Section:
 
 
 def dots(of: Comparison, *, differences: bool) -> Figure | None:
-    """The first score of each system and seed, or its difference to the baseline."""
+    """Draws the first score of each system, or its difference to the baseline, with intervals."""
     rows = [
         (look(at), cell, found)
         for at, cell in enumerate(of.ranking)
@@ -294,12 +291,12 @@ def shortened(name: str) -> str:
 
 
 def _heading(cell: Cell) -> str:
-    """The name of a score at the head of a column, and which way is better: BLEU ↑."""
+    """Writes the name of a score, and which way is better: BLEU ↑."""
     return f"{capitalised(cell.score.name)} {'↓' if cell.score.lower_is_better else '↑'}"
 
 
 def capitalised(name: str) -> str:
-    """The name of a score or of a figure as a title; one with capitals stays: BLEU, chrF.
+    """Writes a name as a title; one with capitals stays: BLEU, chrF.
 
     >>> capitalised("accuracy"), capitalised("chrF"), capitalised("half_share")
     ('Accuracy', 'chrF', 'Half share')
@@ -309,7 +306,7 @@ def capitalised(name: str) -> str:
 
 
 def other_scores(of: Comparison) -> Section | None:
-    """Further scores, and scores on further test sets: a column each."""
+    """Makes the section on further scores and further test sets: a column each."""
     cells = of.cells[len(of.systems) :]
     if not cells:
         return None
@@ -321,10 +318,10 @@ def other_scores(of: Comparison) -> Section | None:
 
 
 def learning(of: Comparison) -> Section:
-    """Losses over training, how soon they are reached, and what the task measures beside them."""
+    """Makes the section on learning: losses, how soon they are reached, and the task's figures."""
     names = dict.fromkeys(key for run in of.runs for record in run.history for key in record)
     places = {place for run in of.runs for place in run.units}
-    measured = [n for n in names if n not in _LOGGED and _place(n) not in places]
+    measured = [n for n in names if n not in _LOGGED and parts_of(n)[1] not in places]
     figures = [
         over_steps(of, "eval_loss", f"Loss, {of.compared.loss_name}", pale="loss"),
         loss_over_loss(of),
@@ -344,25 +341,20 @@ def learning(of: Comparison) -> Section:
     return Section("Learning", says, how_soon(of), shown, notes=[note])
 
 
-def _place(name: str) -> str:
-    """The place in a name of the history, see `RunResult.history`."""
-    return name.rpartition(" ")[2].partition("/")[0]
-
-
 def curve(run: RunResult, name: str) -> pd.Series:
-    """The finite values of the history under a name, by step."""
+    """Returns the finite values of one figure of the history, by step."""
     found = {r["step"]: r[name] for r in run.history if math.isfinite(r.get(name, math.nan))}
     return pd.Series(found, pd.Index(found, dtype=float), dtype=float)
 
 
 def _mean_curve(system: System, name: str) -> pd.Series:
-    """The mean over seeds, at those steps that all of them have: else it would jump."""
+    """Averages a figure over seeds, at those steps that all of them have: else it would jump."""
     curves = [curve(run, name) for run in system.sound or system.runs]
     return pd.concat(curves, axis=1, join="inner").mean(axis=1)
 
 
 def over_steps(of: Comparison, name: str, title: str, *, pale: str = "") -> Figure | None:
-    """A line for each system over the steps of training, and a thin one for each of its seeds."""
+    """Draws a recorded figure: a line for each system, and a thin one for each seed."""
     figure, (plot,) = axes(height=3.6)
     late = []
     for at, system in enumerate(of.systems):
@@ -394,7 +386,7 @@ def over_steps(of: Comparison, name: str, title: str, *, pale: str = "") -> Figu
 
 
 def loss_over_loss(of: Comparison) -> Figure | None:
-    """Validation loss against training loss, as figure 2 of Ahmed et al. 2017."""
+    """Draws validation loss against training loss, as figure 2 of Ahmed et al. 2017."""
     figure, (plot,) = axes(height=3.6)
     for at, system in enumerate(of.systems):
         for number_of_run, run in enumerate(system.sound):
@@ -417,7 +409,7 @@ def loss_over_loss(of: Comparison) -> Figure | None:
 
 
 def how_soon(of: Comparison) -> pd.DataFrame | None:
-    """The lowest validation loss of each system, and after how many steps it has the baseline's."""
+    """Makes a table of the lowest validation losses, and of when each system has the baseline's."""
     curves = {
         system.name: [c for run in system.sound if len(c := curve(run, "eval_loss"))]
         for system in of.systems
@@ -439,7 +431,7 @@ def how_soon(of: Comparison) -> pd.DataFrame | None:
 
 
 def first_step(losses: pd.Series, target: float) -> float | None:
-    """The step at which a loss is first down to a target, on straight lines between its values.
+    """Finds the step at which a loss first reaches a target, on straight lines between values.
 
     >>> first_step(pd.Series({100: 4.0, 200: 2.0}), 2.5), first_step(pd.Series({100: 4.0}), 2.5)
     (175.0, None)
@@ -455,7 +447,7 @@ def first_step(losses: pd.Series, target: float) -> float | None:
 
 
 def heads(of: Comparison) -> Section | None:
-    """What systems decide at the end of training, and what has changed until then."""
+    """Makes the section on what systems decide at the end of training."""
     # Which expert has which number is chance, so that seeds have no mean.
     firsts = {system.name: system.sound[0] for system in of.systems if system.sound}
     found = pd.DataFrame([row for run in firsts.values() for row in _decided(run)])
@@ -470,27 +462,20 @@ def heads(of: Comparison) -> Section | None:
         }
         for system, row in ranges.iterrows()
     }
-    courses: Any = {
-        f"{name} over training": [section]
-        for name, run in firsts.items()
-        if run.units and (section := over_training({name: _moving(run)}))
-    }
     says = (
         "At the end of training, on a few sequences of the validation part, with the first seed; "
         "of several places the smallest and the largest number. Entropy is 1 where all have the "
-        "same weight, and what a label explains (ε²) is 1 where it decides everything."
+        "same weight, and what a label explains (ε²) is 1 where it decides everything. "
+        "The page of headwise analyse draws how they changed in training."
     )
-    return Section(
-        "What the heads do", says, _table(summary), more={"Every place": every, **courses}
-    )
+    return Section("What the heads do", says, _table(summary), more={"Every place": every})
 
 
 def _decided(run: RunResult) -> Iterator[dict[str, Any]]:
-    """The last figures of each place, of which some are of each unit; see `RunResult.history`."""
+    """Yields the last recorded figures of each system of a run; see `RunResult.history`."""
     last = {name: value for record in run.history for name, value in record.items()}
     for name, value in last.items():
-        kind, _, rest = name.partition(" ")
-        place, _, of = rest.partition("/")
+        kind, place, of = parts_of(name)
         if place not in run.units or not math.isfinite(value):
             continue
         row = {"System": run.system, "Place": where(place), "value": value}
@@ -502,18 +487,8 @@ def _decided(run: RunResult) -> Iterator[dict[str, Any]]:
             yield row | {"figure": f"Largest {_OF_UNITS[kind]}"}
 
 
-def _moving(run: RunResult) -> list[dict[str, float]]:
-    """The history of what changes most: not of weights that stay what they were at the start."""
-    log = pd.DataFrame(run.history).set_index("step")
-    log = log.filter(regex=r"^(share|kappa|alpha|explained) ").dropna(how="all")
-    of_place = [name.rpartition("/")[0] for name in log]
-    most = (log.max() - log.min()).groupby(of_place).max().nlargest(_CURVES).index
-    kept = [name for name, place in zip(log, of_place, strict=True) if place in most]
-    return log[kept].reset_index().to_dict("records")
-
-
 def generation(of: Comparison) -> Section | None:
-    """How fast systems generate."""
+    """Makes the section on how fast systems generate."""
     times, speeds = of.compared.decoding_times, of.compared.decoding_speeds
     if not speeds:
         return None
@@ -533,7 +508,7 @@ def generation(of: Comparison) -> Section | None:
 
 
 def samples(of: Comparison) -> Section | None:
-    """Outputs of all systems side by side, first those that differ."""
+    """Makes the section on outputs: those of all systems side by side, first those that differ."""
     found: dict[tuple[tuple[str, str], ...], dict[str, str]] = {}
     for system in of.systems:
         for sample in system.outcomes[0][TEST].samples if system.outcomes else []:
@@ -553,7 +528,7 @@ def samples(of: Comparison) -> Section | None:
 
 
 def pictures(of: Comparison) -> Section | None:
-    """Pictures of all systems side by side, once for those that have the same."""
+    """Makes the section on pictures: those of all systems side by side; equal ones stand once."""
     found: dict[str, dict[tuple[str, str], list[str]]] = {}
     for system in of.systems:
         times: Counter[str] = Counter()
@@ -580,7 +555,7 @@ def pictures(of: Comparison) -> Section | None:
 
 
 def how_made(of: Comparison) -> Section:
-    """The data, every run, tuning, the command, the recipe, versions and machine."""
+    """Makes the section on data, runs, tuning, command, recipe, versions and machine."""
     compared = of.compared
     runs = [
         {
@@ -622,7 +597,7 @@ def _loss(run: Any) -> str:
 
 
 def tuning(of: Comparison) -> dict[str, list[Section]]:
-    """Which values each system tried, and which it chose."""
+    """Makes the table of the values that each system tried, and of its choice."""
     tuned = of.compared.tuning
     rows = [
         {

@@ -20,6 +20,8 @@ from markupsafe import Markup
 from rich.console import Console
 from torch import Tensor, nn
 
+from headwise.analysis.ablations import count_of, removable
+from headwise.analysis.decided import scaled
 from headwise.files import write_text
 from headwise.heads.attention import Read
 from headwise.heads.system import Routing, System
@@ -70,7 +72,7 @@ _ESCAPES = {ord(letter): f"\\u{ord(letter):04x}" for letter in "<>&\u2028\u2029"
 
 
 class Explored:
-    """A page on which the heads of models are seen at work on one input.
+    """A page that shows what the heads of models do on one input.
 
     A notebook shows it where it is the value of a cell.
 
@@ -83,7 +85,7 @@ class Explored:
 
     @property
     def removals(self) -> "pd.DataFrame":
-        """What the output loses without each head, expert or mechanism, the most important first.
+        """A table of what the output loses without each part, the most important first.
 
         Its columns: `model`; `path` of the system; `part`, such as head, and its `number`; `loss`
         without it; and `cost`, how much higher that is than the loss of the whole model.
@@ -229,7 +231,7 @@ def explore_runs(
 
 
 def _numbered(batch: Mapping[str, Tensor]) -> dict[str, Positions]:
-    """The tokens of a batch by their numbers; other inputs by the numbers of their positions."""
+    """Names the tokens of a batch by their numbers, and other inputs by their positions."""
     read = [name for name in ("input_ids", "decoder_input_ids") if name in batch]
     if not read:
         number, time = next(iter(batch.values())).shape[:2]
@@ -245,7 +247,7 @@ def _numbered(batch: Mapping[str, Tensor]) -> dict[str, Positions]:
 def _seen(
     name: str, model: nn.Module, given: Given, without: Without | None, console: Console
 ) -> dict[str, Any]:
-    """What a page shows of a model on its input."""
+    """Collects what a page shows of a model on its input."""
     longest = max(positions.shape[1] for positions in given.stacks.values())
     heads = sum(attention.num_heads for attention in attentions(model).values())
     if heads * longest**2 > MOST_WEIGHTS:
@@ -286,20 +288,18 @@ def _seen(
 
 
 def _removals(model: nn.Module, without: Without) -> list[dict[str, Any]]:
-    """All that can be removed from the systems of a model, one at a time."""
-    found = []
-    for path, system in systems(model).items():
-        able = [part for part in (system.unit, "head") if f"without-{part}" in system.edits]
-        parts = {"none": [], "units": able[:1], "heads": dict.fromkeys(able)}[without]
-        for part in parts:
-            count: Any = system.num_heads if part == "head" else system.num_units
-            if count > 1:  # or else nothing would be left
-                found += [{"path": path, "part": part, "number": n} for n in range(count)]
-    return found
+    """Lists all that can be removed from the systems of a model, one at a time."""
+    kinds = {"none": 0, "units": 1, "heads": None}[without]
+    return [
+        {"path": path, "part": part, "number": number}
+        for path, system in systems(model).items()
+        for part in removable(system)[:kinds]
+        for number in range(count_of(system, part))
+    ]
 
 
 def _places(model: nn.Module, given: Given) -> list[dict[str, Any]]:
-    """What each attention of a model reads, and what its system decides."""
+    """Collects what each attention of a model reads, and what its system decides."""
     read: dict[str, list[tuple[bool, Tensor | None]]] = {path: [] for path in systems(model)}
 
     def system_of(path: str) -> str:
@@ -326,7 +326,7 @@ def _places(model: nn.Module, given: Given) -> list[dict[str, Any]]:
 
 
 def _of_system(path: str, system: System, routing: Routing | None, given: Given) -> dict[str, Any]:
-    """Where a system stands, and the weights of its units: of each position, or of all."""
+    """Describes a system: where it stands, and the weights of its units."""
     stack = system.site.partition("_")[0]
     stack = stack if stack in given.stacks else next(iter(given.stacks))
     found = {
@@ -342,11 +342,9 @@ def _of_system(path: str, system: System, routing: Routing | None, given: Given)
     }
     if routing is None:
         return found
-    weights = routing.weights.float().cpu()
+    weights = scaled(routing.weights)
     weights = weights[0] if weights.dim() > 1 else weights
     weights = weights.view(-1, weights.size(-1))  # (positions or 1, units)
-    total = weights.sum(-1, keepdim=True)
-    weights = torch.where(total > 0, weights / total.clamp(min=1e-30), 1 / weights.size(-1))
     found |= {"units": weights.size(-1), "weights": packed(weights.numpy())}
     if routing.indices is not None:
         found["chosen"] = routing.indices[0].tolist()
@@ -356,7 +354,7 @@ def _of_system(path: str, system: System, routing: Routing | None, given: Given)
 def _attention(
     place: dict[str, Any], is_cross: bool, weights: Tensor | None, given: Given
 ) -> dict[str, Any]:
-    """By which weights the heads of one attention read, `(heads, queries, keys)`."""
+    """Describes one attention: the weights of its heads, `(heads, queries, keys)`."""
     found: dict[str, Any] = {"keys": None, "heads": None}
     if is_cross and place["site"].endswith("_self"):  # of a decoder's layer as a whole
         found["site"] = "decoder_cross"
@@ -380,7 +378,7 @@ def _attention(
 
 
 def _stack(positions: Positions, given: Given) -> dict[str, Any]:
-    """What stands at the positions of a stack."""
+    """Describes what stands at the positions of a stack."""
     number, tokens = positions.shape[1], positions.tokens
     ids = range(number) if tokens is None else tokens[0].tolist()
     # An embedding may have more rows than there are tokens.

@@ -27,7 +27,7 @@ _DOES = {
 
 
 def findings(decided: Sequence[Decided], ablations: pd.DataFrame | None) -> list[str]:
-    """What was found of one model, in sentences; those on the whole score come first."""
+    """Says in sentences what was found of one model; those on the whole score come first."""
     if ablations is None and not decided:
         return ["Its attention decides nothing: ablations alone say what its heads are worth."]
     of_score = [] if ablations is None else [*_of_parts(ablations), *_of_weights(ablations)]
@@ -35,7 +35,7 @@ def findings(decided: Sequence[Decided], ablations: pd.DataFrame | None) -> list
 
 
 def _of_parts(table: pd.DataFrame) -> Iterator[str]:
-    """Which part is worth most, and how many are worth nothing."""
+    """Says which part is worth most, and how many are worth nothing."""
     units = single_units(table).dropna(subset="cost")
     if units.empty:
         return
@@ -55,13 +55,13 @@ def _of_parts(table: pd.DataFrame) -> Iterator[str]:
 
 
 def _of_weights(table: pd.DataFrame) -> Iterator[str]:
-    """What the learned weights are worth."""
+    """Says what the learned weights are worth."""
     for row in table[table["ablation"] == "uniform"].itertuples():
         yield f"If {part(row)} in place of what was learned, {_loss(table, row)}."
 
 
 def _loss(table: pd.DataFrame, row: Any) -> str:
-    """What an ablation costs, as a share of the whole score."""
+    """Says what an ablation costs, as a share of the whole score."""
     score, whole = table.attrs["score"], number(table.attrs["value"], table.attrs["digits"] + 1)
     chance = "" if row.corrected_p < SIGNIFICANT else ", which may be chance"
     if not row.share > 0:  # nothing is lost, or the whole score is no share of anything
@@ -73,7 +73,7 @@ def _loss(table: pd.DataFrame, row: Any) -> str:
 
 
 def _of_work(decided: Sequence[Decided]) -> Iterator[str]:
-    """How evenly the work is shared."""
+    """Says how evenly the work is shared."""
     for unit, of in by_unit(decided).items():
         multiples = pd.concat([load(d) * d.weights.shape[1] for d in of])
         yield (
@@ -83,7 +83,7 @@ def _of_work(decided: Sequence[Decided]) -> Iterator[str]:
 
 
 def _of_label(decided: Sequence[Decided]) -> Iterator[str]:
-    """What the decisions depend on most."""
+    """Says what the decisions depend on most."""
     known = [(share, label, d) for d in decided for label, share in explained_by(d).items()]
     if known:
         share, label, d = max(known, key=lambda each: each[0])
@@ -98,7 +98,7 @@ def _of_label(decided: Sequence[Decided]) -> Iterator[str]:
 
 
 def where(place: str) -> str:
-    """A place in words.
+    """Writes a place in words.
 
     >>> where("decoder_cross.1"), where("blocks.3.attention")
     ('cross-attention, layer 1', 'blocks.3.attention')
@@ -108,7 +108,7 @@ def where(place: str) -> str:
 
 
 def plural(unit: str) -> str:
-    """Several of a unit.
+    """Writes the plural of a unit.
 
     >>> plural("branch"), plural("head")
     ('branches', 'heads')
@@ -117,7 +117,7 @@ def plural(unit: str) -> str:
 
 
 def part(row: Any) -> str:
-    """What a row of a table of ablations changes, in words."""
+    """Says in words what an ablation, a row of the table, changes."""
     if row.unit in row.options:
         return f"{row.unit} {row.options[row.unit]} ({where(row.place)})"
     if row.ablation not in _DOES:
@@ -126,7 +126,7 @@ def part(row: Any) -> str:
 
 
 def short_place(place: str) -> str:
-    """A place in the few words that a figure has room for.
+    """Writes a place in the few words that a figure has room for.
 
     >>> short_place("encoder_self.2")
     'encoder self 2'
@@ -136,7 +136,7 @@ def short_place(place: str) -> str:
 
 
 def single_units(table: pd.DataFrame) -> pd.DataFrame:
-    """The ablations that remove a unit of one system; others change all of a kind at once."""
+    """Selects the ablations that remove a single unit; others change all systems of a kind."""
     return table[[row.unit in row.options for row in table.itertuples()]]
 
 
@@ -149,7 +149,7 @@ def change_in_words(table: pd.DataFrame, row: Any) -> str:
 
 
 def by_unit(decided: Sequence[Decided]) -> dict[str, list[Decided]]:
-    """The systems that have several units, by what these are."""
+    """Groups the systems that have several units by what these are."""
     found: dict[str, list[Decided]] = {}
     for d in decided:
         if d.weights.shape[1] > 1:
@@ -158,7 +158,7 @@ def by_unit(decided: Sequence[Decided]) -> dict[str, list[Decided]]:
 
 
 def labels_of(d: Decided) -> list[str]:
-    """What stands at the positions of a system: tokens, and the labels of the task."""
+    """Names what is known of the positions of a system: tokens, and the labels of the task."""
     columns = {**d.rows, **d.positions}
     return [
         name
@@ -168,7 +168,7 @@ def labels_of(d: Decided) -> list[str]:
 
 
 def explained_by(d: Decided) -> dict[str, float]:
-    """How much of the decisions each label explains, by the name that pages give it."""
+    """Computes how much of the decisions each label explains, by the name that pages give it."""
     found = {label: explained(d, label) for label in labels_of(d) if label in d.rows}
     return {word_of(d, label): share for label, share in found.items() if share == share}
 

@@ -28,18 +28,16 @@ from headwise.data.tokenizers import read_tokenizer, token_names
 from headwise.messages import one_of
 from headwise.models.inspect import evaluating
 from headwise.ops.labels import IGNORED_LABEL
-from headwise.report.open_model import longest_input, task_of
+from headwise.report.open_model import hide_words, longest_input, task_of
 from headwise.runs import evaluate
 from headwise.runs.names import MODEL
 from headwise.tasks.enhancing import enhance
 from headwise.tasks.images import Images, draw_images
-from headwise.tasks.scores import spread
 from headwise.tasks.speech import SpeechEnhancement
 from headwise.tasks.task import Positions, Task
 
 UNKNOWN = -1  # a label that is predicted, but not known
 MOST_TOKENS = 2048  # that a page shows
-_HIDDEN = 7  # one token in so many is hidden from a masked language model
 _QUIET = 80  # decibels below the loudest that a spectrogram shows
 
 
@@ -163,7 +161,7 @@ def _check_length(ids: Tensor, longest: int | None, what: str) -> None:
 
 
 def _generated(model: Any, batch: dict[str, Tensor], longest: int | None) -> Tensor:
-    """What a model of pairs writes, behind its start, by its own kind of search."""
+    """Generates the output of an encoder-decoder model, without the token that starts it."""
     most = 2 * batch["input_ids"].size(1) + 20
     given = {name: tensor.to(model.device) for name, tensor in batch.items()}
     with torch.no_grad(), evaluating(model):
@@ -172,16 +170,12 @@ def _generated(model: Any, batch: dict[str, Tensor], longest: int | None) -> Ten
 
 
 def _hidden(ids: Tensor, tokenizer: Any) -> tuple[Tensor, Tensor]:
-    """A text with masks, and what stands behind them as far as that is known."""
+    """Returns a text with masks, and what stands behind them as far as that is known."""
     mask = ids == tokenizer.mask_token_id
-    labels = torch.full_like(ids, IGNORED_LABEL).masked_fill(mask, UNKNOWN)
     if not mask.any():
-        special = torch.isin(ids, torch.tensor(tokenizer.all_special_ids))
-        words = (~special[0]).nonzero()[:, 0].tolist()
-        chosen = spread(words[len(words) // (2 * _HIDDEN) :], -(-len(words) // _HIDDEN))
-        labels[0, chosen] = ids[0, chosen]
-        mask = labels != IGNORED_LABEL
-    return ids.masked_fill(mask, tokenizer.mask_token_id), labels
+        hidden = hide_words({"input_ids": ids}, tokenizer)
+        return hidden["input_ids"], hidden["labels"]
+    return ids, torch.full_like(ids, IGNORED_LABEL).masked_fill(mask, UNKNOWN)
 
 
 # --- runs -----------------------------------------------------------------------------------------
@@ -270,7 +264,7 @@ def _name(source: Source) -> str:
 
 
 def _drawn(model: Any, palette: Palette, recipe: Any, ids: Tensor) -> list[dict[str, Any]]:
-    """An image, and how the model completes its upper half."""
+    """Returns the pictures of an image, and of its upper half as the model completes it."""
     given = palette.height // 2 * palette.width
     drawn = draw_images(model, palette, recipe.evaluation, ids[:, : given + 1]) if given else None
     images = {"image": palette.decode(ids)[0]}
@@ -284,7 +278,7 @@ def _drawn(model: Any, palette: Palette, recipe: Any, ids: Tensor) -> list[dict[
 
 
 def _heard(model: Any, noisy: Waveform, clean: Waveform | None) -> list[dict[str, Any]]:
-    """What the model makes of noisy speech, and the clean speech in it."""
+    """Returns the enhanced speech, and the clean speech if it is known, as sounds."""
     sounds = {"enhanced": enhance(model, noisy)} | ({} if clean is None else {"clean": clean})
     rate = model.config.sampling_rate
     return [
@@ -294,14 +288,14 @@ def _heard(model: Any, noisy: Waveform, clean: Waveform | None) -> list[dict[str
 
 
 def loudness(sound: Waveform, rate: int) -> dict[str, Any]:
-    """The spectrogram of a sound, `(frames, bins)`, from 0 (80 dB down) to 1 (the loudest)."""
+    """Computes the spectrogram of a sound, `(frames, bins)`, from 0 (80 dB down) to 1 (loudest)."""
     magnitudes = analyse(torch.tensor(sound)[None], rate)[0].abs().numpy()
     shares = magnitudes / (magnitudes.max() or 1.0)
     return packed(np.maximum(0, 1 + 20 * np.log10(np.maximum(shares, 1e-9)) / _QUIET))
 
 
 def sound_uri(sound: Waveform, rate: int) -> str:
-    """A sound as a WAV file of 16 bits, quieter where it would be cut off."""
+    """Writes a sound as a WAV file of 16 bits; one that is too loud for it is made quieter."""
     loudest, content = max(1.0, float(np.abs(sound).max(initial=0.0))), io.BytesIO()
     with wave.open(content, "wb") as file:
         file.setnchannels(1)
@@ -316,7 +310,7 @@ def data_uri(kind: str, content: bytes) -> str:
 
 
 def packed(array: np.ndarray, kind: str = "") -> dict[str, Any]:
-    """An array for a browser: deflated and in base64, with its shape.
+    """Packs an array for a browser: deflated and in base64, with its shape.
 
     Weights take a byte each, of the root of their share of the largest, so that small ones have
     finer steps; where some are negative, the byte of 0 is 128. Other kinds of NumPy stay as they

@@ -78,7 +78,7 @@ def check_finite(model: nn.Module, name: str | Path) -> None:
 
 
 def task_of(model: nn.Module) -> str:
-    """What a model does with texts, by the name of a recipe's task; empty if that is not known.
+    """Returns the task that a model is made for, such as translation; empty if it is not known.
 
     Raises:
         ValueError: the model reads no texts, or its decoder writes none.
@@ -105,7 +105,7 @@ def task_of(model: nn.Module) -> str:
 
 
 def longest_input(model: nn.Module, tokenizer: Any) -> int | None:
-    """The most tokens that a model reads, as its config and its tokenizer say; None for any."""
+    """Returns how many tokens a model reads at most; None if nothing limits it."""
     name = "max_positions" if isinstance(model, HeadwiseModel) else "max_position_embeddings"
     positions: int = getattr(getattr(model, "config", None), name, None) or _UNSET
     for path, module in model.named_modules():

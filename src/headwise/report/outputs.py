@@ -15,7 +15,7 @@ _CLASSES = 10
 
 
 class Outputs:
-    """What a model makes of its input: as it is, and then without each of its parts.
+    """The outputs of a model on one input: of the whole model, and then without each part.
 
     A model of tokens or classes says how probable each is, and its loss is -log p of the true ones.
     Of other outputs the loss is the squared error at each position, or of a single number. Where
@@ -34,7 +34,7 @@ class Outputs:
         self.real: list[Tensor] = []
 
     def add(self, out: Any) -> None:
-        """Notes what a forward pass gave."""
+        """Adds the output of a forward pass."""
         logits = getattr(out, "logits", None)
         if logits is None:
             logits = out if isinstance(out, Tensor) else getattr(out, "output", None)
@@ -74,7 +74,7 @@ class Outputs:
         self.real.append(own.exp().masked_fill(~is_asked, 0.0))
 
     def _true(self, logs: Tensor) -> Tensor:
-        """What is true at each position; what the whole model says where that is not known."""
+        """Returns what is true at each position; where it is unknown, what the whole model says."""
         labels, said = self.given.labels, logs.argmax(-1)
         if labels is None or labels.is_floating_point():  # of several classes at once
             self.is_known = False
@@ -97,7 +97,7 @@ class Outputs:
             self.shares.append(values[0])
 
     def payload(self) -> dict[str, Any]:
-        """All passes as arrays, whose first entry is the whole model."""
+        """Returns all outputs as arrays, whose first entry is the whole model."""
         found = {"kind": self.kind, "is_known": self.is_known, "losses": self.losses}
         found["real"] = packed(torch.stack(self.real).numpy(), "float32")
         found["is_next"], found["over"] = self.is_next, list(self.given.stacks)[-1]

@@ -56,7 +56,7 @@ _LONG = 48  # letters of a cell that is a text, whose lines are broken
 
 @dataclass
 class Section:
-    """What one question found.
+    """A part of a page: a sentence or two, a table, figures, and what is folded.
 
     Attributes:
         title: of the section.
@@ -91,19 +91,19 @@ class Section:
 
 
 def axes(columns: int = 1, height: float = 3.2, width: float = 5.2, **shared: Any) -> Any:
-    """A figure with plots side by side, and the plots."""
+    """Makes a figure with plots side by side, and returns both."""
     with matplotlib.rc_context(_STYLE):
         figure = Figure(figsize=(width, height), layout="constrained")
         return figure, figure.subplots(1, columns, squeeze=False, **shared)[0]
 
 
 def legend(figure: Figure) -> None:
-    """The names of a figure's lines, above it."""
+    """Writes the names of a figure's lines above it."""
     figure.legend(loc="outside upper left", ncols=3, fontsize=10, columnspacing=1.2, frameon=False)
 
 
 def look(number: int) -> dict[str, Any]:
-    """Colour, marker and dashes of the line of the n-th system, counted from 0."""
+    """Returns colour, marker and dashes of the line of the n-th system, counted from 0."""
     return {
         "color": _COLOURS[number % len(_COLOURS)],
         "marker": _MARKERS[number % len(_MARKERS)],
@@ -114,7 +114,7 @@ def look(number: int) -> dict[str, Any]:
 def heat(
     frame: pd.DataFrame, title: str = "", *, centre: float | None = None, digits: int = 2
 ) -> Figure:
-    """A matrix as coloured cells with their numbers; with a centre, in two colours around it."""
+    """Draws a table as coloured cells with numbers; with a centre, in two colours around it."""
     figure, (plot,) = axes(height=0.8 + 0.3 * len(frame))
     values = frame.to_numpy(float)
     off = np.abs(values - (centre or 0))
@@ -138,7 +138,7 @@ def heat(
 
 
 def number(value: float, digits: int = 3, *, sign: bool = False) -> str:
-    """A number as all pages write it: a true minus, thousands apart, a dash where there is none.
+    """Writes a number with a true minus and commas between thousands; a dash if there is none.
 
     >>> number(-0.5, 1), number(1234.5, 0), number(float("nan")), number(0.25, 2, sign=True)
     ('−0.5', '1,234', '–', '+0.25')
@@ -152,7 +152,7 @@ def number(value: float, digits: int = 3, *, sign: bool = False) -> str:
 
 
 def short(value: float) -> str:
-    """A number with three digits: a large one with a unit, a small one as a power of ten.
+    """Writes a number with three digits, and with a unit if it is large.
 
     >>> short(1_534_208), short(930), short(61_200_000_000), short(999_999), short(-0.5)
     ('1.53M', '930', '61.2G', '1.00M', '−0.5')
@@ -209,7 +209,7 @@ def _file_name(title: str) -> str:
 
 
 def _as_image(figure: Figure) -> str:
-    """The address of an image: nothing in it can meet the page's ids or styles."""
+    """Returns the address of a figure as an image, whose ids and styles stay out of the page."""
     buffer = io.BytesIO()
     with matplotlib.rc_context(_STYLE):
         figure.savefig(buffer, format="svg", transparent=True, metadata={"Date": None})
@@ -219,14 +219,14 @@ def _as_image(figure: Figure) -> str:
 
 
 def _about(figure: Figure) -> str:
-    """What a figure shows, for those who do not see it: its titles, or the names of its axes."""
+    """Says what a figure shows, for those who do not see it: its titles, or its axes' names."""
     return "; ".join(
         plot.get_title(loc="left") or plot.get_ylabel() or plot.get_xlabel() for plot in figure.axes
     )
 
 
 def _by_title(pictures: dict[str, str]) -> Iterator[tuple[str, list[tuple[list[str], str]]]]:
-    """Pictures that share a title, each with the further lines of its caption."""
+    """Groups pictures by title, each with the further lines of its caption."""
     found = [(*caption.partition("\n")[::2], png) for caption, png in pictures.items()]
     for title, group in groupby(found, key=lambda each: each[0]):
         yield title, [(rest.splitlines(), png) for _, rest, png in group]
@@ -236,7 +236,7 @@ def _by_title(pictures: dict[str, str]) -> Iterator[tuple[str, list[tuple[list[s
 
 
 def _rows(frame: pd.DataFrame) -> Iterator[tuple[list[list[str]], list[tuple[list[str], str]]]]:
-    """The rows of a table, its header first: the heads of a row, and its cells with their class.
+    """Yields the rows of a table, its header first: heads, and cells with their CSS class.
 
     A head or a cell is a list of lines. A head that the row above has too is left out.
     """
@@ -254,7 +254,7 @@ def _rows(frame: pd.DataFrame) -> Iterator[tuple[list[list[str]], list[tuple[lis
 
 
 def _lines(cell: Any) -> list[str]:
-    """The lines of a cell as the page writes them."""
+    """Returns the lines of a cell as the page writes them."""
     if isinstance(cell, str):
         return [cell] if max(map(len, cell.split("\n"))) > _LONG else cell.split("\n")
     if isinstance(cell, tuple):
@@ -269,7 +269,7 @@ def _lines(cell: Any) -> list[str]:
 
 
 def _kind(cells: Sequence[list[str]]) -> str:
-    """The class of a column: numbers stand right, and texts left, whose long lines are broken."""
+    """Chooses the CSS class of a column: numbers stand right, texts left."""
     if any(len(lines[0]) > _LONG for lines in cells):
         return "long text"
     first = [lines[0] for lines in cells if lines[0] not in ("", NONE)]
@@ -277,7 +277,7 @@ def _kind(cells: Sequence[list[str]]) -> str:
 
 
 def _as_csv(frame: pd.DataFrame) -> str:
-    """A table as CSV; a text that a spreadsheet would run as a formula gets an apostrophe."""
+    """Writes a table as CSV; texts that a spreadsheet would run as a formula get an apostrophe."""
 
     def plain(cell: Any) -> Any:
         if (

@@ -15,7 +15,14 @@ import numpy as np
 import pandas as pd
 
 from headwise.analysis.results import Benchmark, Compared, RunResult
-from headwise.analysis.statistics import Estimate, Scores, contrast, corrected, mean_of
+from headwise.analysis.statistics import (
+    Estimate,
+    Scores,
+    contrast,
+    corrected,
+    mean_of,
+    p_value,
+)
 from headwise.report.page import number
 from headwise.runs.evaluate import TEST, read_outcome
 from headwise.runs.folder import read_result
@@ -42,7 +49,7 @@ class System:
         return [run for run in self.runs if not run.diverged]
 
     def scores(self, test: str, name: str) -> Scores:
-        """One score on one test set."""
+        """Collects one score on one test set over the seeds."""
         of_runs = [outcome[test].scores for outcome in self.outcomes if test in outcome]
         return Scores.of([score for scores in of_runs for score in scores if score.name == name])
 
@@ -61,7 +68,7 @@ class Cell:
 
     @property
     def judged(self) -> str:
-        """What its test says: better or worse than the baseline, not different, or nothing."""
+        """What the test says: better or worse than the baseline, not different, or nothing."""
         found = self.difference
         if not found.significant:
             return "not significantly different from" if "seeds" in found.over else ""
@@ -131,7 +138,7 @@ class Comparison:
         return sorted(found, key=lambda cell: order.index((cell.test, cell.score.name)))
 
     def tested(self, columns: Sequence[tuple[str, Score]], tests: int) -> list[Cell]:
-        """The scores of some columns of a table that has so many differences."""
+        """Estimates the scores of some columns of a table that has `tests` differences."""
         found = []
         for test, score in columns:
             base = self.scores[test, score.name, self.baseline]
@@ -149,13 +156,13 @@ class Comparison:
 
 
 def _corrected(cells: Sequence[Cell]) -> list[Cell]:
-    """The scores of one table, with corrected p."""
+    """Corrects the p-values of the scores of one table."""
     found = corrected([cell.difference for cell in cells])
     return [replace(cell, difference=each) for cell, each in zip(cells, found, strict=True)]
 
 
 def read_comparison(folder: Path) -> list[Comparison]:
-    """Reads what is compared in a folder, of each of its data sets.
+    """Reads the comparison of a folder: one for each of its data sets.
 
     Raises:
         FolderError: a file of a finished run cannot be read.
@@ -185,7 +192,7 @@ def read_comparison(folder: Path) -> list[Comparison]:
 
 
 def over_data_sets(comparisons: Sequence[Comparison]) -> list[Cell]:
-    """The first score on each data set, and its mean over them if all have the same, as a table."""
+    """Estimates the first score on each data set and, if all have the same one, its mean."""
     names = {of.columns[0][1].name if of.columns else "" for of in comparisons}
     has_mean = len(names) == 1 and "" not in names
     systems = [system.name for system in comparisons[0].systems]
@@ -218,7 +225,7 @@ def results(folder: Path) -> pd.DataFrame:
 
 
 def frame(cells: Sequence[Cell]) -> pd.DataFrame:
-    """Scores as `results` returns them."""
+    """Makes a table of scores; `results` explains its columns."""
     rows = []
     for cell in cells:
         mean, apart = cell.mean, cell.difference
@@ -243,12 +250,12 @@ def frame(cells: Sequence[Cell]) -> pd.DataFrame:
 
 
 def verdict(folder: Path) -> str:
-    """Which system is best, by how much, and whether that may be chance, in a few sentences."""
+    """Says which system is best, by how much, and whether that may be chance."""
     return verdict_of(read_comparison(folder))
 
 
 def verdict_of(comparisons: Sequence[Comparison]) -> str:
-    """The verdict on one data set or on several; before it, a line on runs that are missing."""
+    """Gives the verdict on one data set or several; a line on missing runs comes before it."""
     missing = [f"{of.dataset} {run}".strip() for of in comparisons for run in of.missing]
     asked = sum(len(of.compared.runs) for of in comparisons)
     found = on_one(comparisons[0]) if len(comparisons) == 1 else _on_several(comparisons)
@@ -259,7 +266,7 @@ def verdict_of(comparisons: Sequence[Comparison]) -> str:
 
 
 def on_one(of: Comparison) -> str:
-    """The verdict on one data set."""
+    """Gives the verdict on one data set."""
     known = [cell for cell in of.ranking if math.isfinite(cell.mean.value)]
     sentences = _best(known, of) if known else ["There is no result."]
     groups: dict[str, list[str]] = {}
@@ -287,7 +294,7 @@ def _why_no_score(system: System) -> str:
 
 
 def _best(known: Sequence[Cell], of: Comparison) -> list[str]:
-    """The best system, and its difference to the baseline; of the baseline, that of the next."""
+    """Names the best system and its difference to the baseline, or that of the next best to it."""
     sign = -1 if known[0].score.lower_is_better else 1
     # In a tie the baseline comes first: a system that is no better is not worth a change.
     best, *others = sorted(known, key=lambda c: (-sign * c.mean.value, c.system != of.baseline))
@@ -316,7 +323,7 @@ def _best(known: Sequence[Cell], of: Comparison) -> list[str]:
 
 
 def _with_interval(cell: Cell) -> str:
-    """A mean over seeds in words."""
+    """Writes a mean over seeds with its interval, in words."""
     digits, mean = cell.score.digits, cell.mean
     remarks = [f"mean of {len(cell.values)} seeds"] if len(cell.values) > 1 else []
     if math.isfinite(mean.low):
@@ -325,7 +332,7 @@ def _with_interval(cell: Cell) -> str:
 
 
 def _judged(cell: Cell, of: Comparison) -> str:
-    """Whether a difference to the baseline may be chance."""
+    """Says whether a difference to the baseline may be chance."""
     found, digits = cell.difference, cell.score.digits
     low, high = (number(end, digits, sign=True) for end in (found.low, found.high))
     interval = f"95% interval {low} to {high}" if math.isfinite(found.low) else "no interval"
@@ -342,14 +349,6 @@ def _judged(cell: Cell, of: Comparison) -> str:
     return f"it may be chance ({interval}, {p_value(found.corrected_p)}; {detectable})"
 
 
-def p_value(p: float) -> str:
-    """
-    >>> p_value(0.0123), p_value(0.0001)
-    ('p = 0.012', 'p < 0.001')
-    """
-    return "p < 0.001" if p < 0.001 else f"p = {p:.3f}"
-
-
 def _cost(of: Comparison, name: str) -> str:
     own, base = (next(s.runs[0] for s in of.systems if s.name == n) for n in (name, of.baseline))
     times = of.compared.step_times.get(name)
@@ -359,7 +358,7 @@ def _cost(of: Comparison, name: str) -> str:
 
 
 def _on_several(comparisons: Sequence[Comparison]) -> str:
-    """The verdict on several data sets: the mean, and on how many each system is better."""
+    """Gives the verdict on several data sets: on their mean, and on how many a system is better."""
     cells = over_data_sets(comparisons)
     means = [c for c in cells if c.dataset == MEAN and math.isfinite(c.mean.value)]
     sentences = _best(means, comparisons[0]) if means else ["There is no mean over data sets."]

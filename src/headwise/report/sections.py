@@ -14,7 +14,8 @@ from pandas.api.types import is_float_dtype
 
 from headwise.analysis.decided import Decided
 from headwise.analysis.questions import alike, entropy, explained, load, pmi, ranges
-from headwise.analysis.statistics import SIGNIFICANT
+from headwise.analysis.results import parts_of
+from headwise.analysis.statistics import SIGNIFICANT, p_value
 from headwise.report.findings import (
     SITES,
     by_unit,
@@ -47,12 +48,12 @@ _POINTS = 120  # of a curve
 
 
 def _named(runs: Mapping[str, Any], run: str, text: str, between: str = ": ") -> str:
-    """A title, with the name of its run where there are several."""
+    """Writes a title, with the name of the run before it if there are several."""
     return text if len(runs) == 1 else f"{run}{between}{text}"
 
 
 def _together(tables: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
-    """The tables of runs as one."""
+    """Joins the tables of several runs."""
     return pd.concat(tables, names=["model"]) if len(tables) > 1 else next(iter(tables.values()))
 
 
@@ -106,7 +107,7 @@ def _worth(table: pd.DataFrame) -> pd.DataFrame:
                 str(table.attrs["score"]): number(row.value, digits),
                 "Difference\n95% interval": text,
                 "Share of the whole": percent(row.share),
-                "p, corrected": "<0.001" if row.corrected_p < 0.001 else number(row.corrected_p),
+                "Chance": p_value(row.corrected_p) if math.isfinite(row.p) else row.why,
             }
         )
     return pd.DataFrame(rows, index=names)
@@ -135,7 +136,7 @@ def _forest(ablated: Tables, run: str, table: pd.DataFrame) -> Figure:
 
 
 def _maps(ablated: Tables, run: str, table: pd.DataFrame) -> Iterator[Figure]:
-    """Layers and units, with what each costs in percent of the whole score."""
+    """Draws what each unit of each layer costs, in percent of the whole score."""
     costs: dict[tuple[str, str], dict[str, dict[int, float]]] = {}
     for row in single_units(table).sort_values("path", key=_by_numbers).itertuples():
         site, _, layer = row.place.rpartition(".")
@@ -150,7 +151,7 @@ def _maps(ablated: Tables, run: str, table: pd.DataFrame) -> Iterator[Figure]:
 
 
 def _by_numbers(paths: pd.Series) -> pd.Series:
-    """Keys that put layer 10 behind layer 9."""
+    """Returns keys by which layer 10 comes after layer 9."""
     return paths.astype(str).str.replace(r"\d+", lambda found: found[0].zfill(6), regex=True)
 
 
@@ -199,7 +200,7 @@ def of_labels(decided: Sequence[Decided], run: str = "") -> Section | None:
 
 
 def _by_class(d: Decided, label: str) -> pd.DataFrame:
-    """How much of the decisions at each class goes to each unit, in percent."""
+    """Computes how much of the decisions at each class goes to each unit, in percent."""
     at = d.positions if label in d.positions else d.rows
     shares = pd.DataFrame(100 * d.shares[at.index]).groupby(at[label].to_numpy()).mean()
     shares = shares.sort_index(key=_by_numbers)
@@ -207,7 +208,7 @@ def _by_class(d: Decided, label: str) -> pd.DataFrame:
 
 
 def _leading(table: pd.DataFrame, unit: str) -> pd.DataFrame:
-    """The first tokens of each unit with their PMI: a column a unit."""
+    """Lists the first tokens of each unit, a column, with their PMI."""
     columns = {}
     for at, of in table.groupby(level="unit"):
         pairs = zip(of["name"].head(_LEADING), of["pmi"], strict=False)
@@ -345,25 +346,25 @@ def over_training(histories: Histories) -> Section | None:
 
 
 def _by_label(table: pd.DataFrame) -> dict[str, pd.DataFrame]:
-    """How much each label explains, and the entropy: a column a place."""
+    """Collects how much each label explains, and the entropy: a column for each place."""
     found: dict[str, dict[str, pd.Series]] = {}
     for place, curves in _curves(table, "explained").items():
         for label, curve in curves.items():
             found.setdefault(f"explained by the {label}", {})[short_place(place)] = curve
     for name in table:
-        if name.startswith("entropy "):
-            place = name.removeprefix("entropy ")
+        kind, place, _ = parts_of(name)
+        if kind == "entropy":
             of_even = (table[name] / table[f"even entropy {place}"]).dropna()
             found.setdefault("entropy, 1 is even", {})[short_place(place)] = of_even
     return {title: pd.DataFrame(of) for title, of in found.items()}
 
 
 def _curves(table: pd.DataFrame, kind: str) -> dict[str, pd.DataFrame]:
-    """What is recorded of a kind, by its place: a column a unit, or a label."""
+    """Collects what is recorded of a kind by place: a column for each unit or label."""
     found: dict[str, dict[str, pd.Series]] = {}
     for name in table:
-        if name.startswith(f"{kind} "):
-            place, _, of = name.removeprefix(f"{kind} ").rpartition("/")
+        of_kind, place, of = parts_of(name)
+        if of_kind == kind:
             found.setdefault(place, {})[of] = table[name]
     curves = {place: pd.DataFrame(of).dropna(how="all") for place, of in found.items()}
     if kind not in _SMOOTHED:
@@ -387,7 +388,7 @@ def _draw(panel: Any, curves: pd.DataFrame) -> None:
 def analysis_sections(
     runs: Runs, ablated: Tables, histories: Histories, made: str
 ) -> list[Section | None]:
-    """The sections of a page of analyses side by side.
+    """Makes the sections of a page of analyses side by side.
 
     Args:
         runs: name of a run to what its systems decided.

@@ -92,7 +92,7 @@ def compare(
 
 
 def _tidy(tries: Sequence[Run]) -> None:
-    """Removes the models and checkpoints of tries that have ended, which nothing goes on from."""
+    """Removes the models and checkpoints of finished tries: no run starts from them."""
     for run in tries:
         if run.result() is not None:
             remove_models(run.folder)
@@ -134,7 +134,7 @@ def _write_compared(
 
 
 def _times(of: OneDataset, runs: Sequence[Run]) -> dict[str, dict[str, OverRounds]]:
-    """The times of the first run of each system, in turns with the others."""
+    """Measures the times of the first run of each system, in turns with the others."""
     first = {run.system: run for run in reversed(runs)}
     models = {name: read_model(first[name].folder) for name in of.systems}
     decoding = decoding_speeds(models, ROUNDS)

@@ -31,7 +31,7 @@ from headwise.runs.folder import MODEL, RESULT, FolderError, read_inputs, read_m
 from headwise.tasks.scores import Outcome, Score
 from headwise.tasks.task import Each, Task
 from headwise.training.loss import aside_of_training
-from headwise.training.watching import bars, say
+from headwise.training.watching import bars, say, say_begin
 
 TEST = "test"  # the name of the test part
 OTHER = "other"  # the name of a part that the command line gives other data
@@ -54,8 +54,7 @@ def evaluate(
     model: HeadwiseModel, task: Task, part: str, settings: Evaluation, console: Console, label: str
 ) -> Outcome:
     """Evaluates a model on a part of the data, with the ablations of its settings."""
-    if not console.is_terminal:  # which shows a bar
-        say(console, f"{label}: evaluation on {part} begins")
+    say_begin(console, f"{label}: evaluation on {part} begins")
     with as_evaluated(model, settings, console, label), aside_of_training(model):
         return task.evaluate(model, part, settings, _WithBar(console, label))
 

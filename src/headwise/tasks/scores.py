@@ -37,7 +37,7 @@ RECORD = ConfigDict(extra="forbid", ser_json_inf_nan="strings")
 
 
 class Record(BaseModel):
-    """What is kept in a file, with its fields and no others."""
+    """A record that is kept in a file; other fields than those it declares are an error."""
 
     model_config = RECORD
 

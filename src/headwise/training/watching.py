@@ -53,6 +53,12 @@ def figures_of(progress: Mapping[str, Any]) -> str:
     return " ".join(text.format(progress[key]) for key, text in texts.items() if key in progress)
 
 
+def say_begin(console: Console, text: str) -> None:
+    """Says what begins, where no bar shows it."""
+    if not (console.is_terminal or console.is_jupyter):
+        say(console, text)
+
+
 def duration(seconds: float) -> str:
     """Returns hours, minutes and seconds.
 
