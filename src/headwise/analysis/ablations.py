@@ -7,6 +7,7 @@ its interval and test hold for this model; they say nothing about models of othe
 """
 
 import math
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from typing import Any, Literal, NamedTuple
@@ -16,9 +17,9 @@ import pandas as pd
 import torch
 from torch import Tensor, nn
 
-from headwise.analysis.losses import item_losses
+from headwise.analysis.importance import item_losses
 from headwise.analysis.statistics import Scores, change, corrected
-from headwise.heads.ablation import meaning_of, option_of
+from headwise.heads.ablation import option_of
 from headwise.heads.system import System
 from headwise.models.inspect import ablated, check_ablations, evaluating, place, systems
 from headwise.models.modeling import HeadwiseModel
@@ -34,17 +35,18 @@ Level = Literal["none", "model", "units"]
 Quality = Callable[[], Score]  # evaluates a model as it is when called
 _DRAWS = 5  # of a random ablation, whose result is the mean over them
 _COLUMNS = (
-    *("ablation", "path", "place", "unit", "options", "meaning", "draws", "value", "difference"),
-    *("low", "high", "p", "corrected_p", "cost", "share", "why"),
+    *("ablation", "path", "place", "unit", "options", "value", "difference", "low", "high"),
+    *("p", "corrected_p", "cost", "share", "why"),
 )
+_ASKED = re.compile(r"([^=,]+)=([^=,]+)(?:,([^=,]+)=(.+))?")  # SYSTEM=NAME[,OPTION=VALUE]
 
 
 class _Ablation(NamedTuple):
-    name: str  # one of the `edits` of a system
+    ablation: str  # one of the `edits` of a system
+    unit: str  # what it removes, or else weighs
     options: dict[str, int]
     systems: dict[str, System]  # those that it changes, by their paths
-    is_of_one: bool  # whether it removes a unit of one system, or else changes all of a kind
-    draws: int = 1
+    path: str = ""  # of the system of which it removes a unit; empty if it changes all of a kind
 
 
 def ablate(
@@ -71,11 +73,11 @@ def ablate(
     Returns:
         A row for each ablation, the costliest first, with the columns
 
-        - `ablation`, `meaning`: its name, see `headwise.heads.ablation`, and what it does;
+        - `ablation`: its name, see `headwise.heads.ablation`;
         - `path`, `place`: of the system that is changed; empty if all of a kind are;
         - `unit`, `options`: what is removed or weighed, such as expert, and which,
           `{"expert": 3}`;
-        - `value`, `draws`: the score, the mean over so many random draws; 1 if nothing is drawn;
+        - `value`: the score; of random weights the mean over five draws;
         - `difference`, `low`, `high`: the value minus that of the whole model, with its 95%
           interval;
         - `p`, `corrected_p`: of the test that there is no difference; corrected by Holm's method,
@@ -102,35 +104,23 @@ def ablate(
         ablations = _ablations(model, level)
         if not ablations:
             return pd.DataFrame(columns=_COLUMNS)
-        whole = _measured(quality)
-        unchanged = Scores.of([whole])
-        estimates, values = [], []
+        whole = _under(model, None, quality)
+        unchanged, estimates, values = Scores.of([whole]), [], []
         for ablation in track(ablations):
-            drawn = Scores.of([_under(model, ablation, draw, quality) for draw in _draws(ablation)])
+            drawn = Scores.of([_under(model, each, quality) for each in _drawn(ablation)])
             estimates.append(change(drawn, unchanged))
             values.append(drawn.values.mean() if len(drawn.values) else math.nan)
-    sign = 1 if whole.lower_is_better else -1
     rows = []
     for ablation, found, value in zip(ablations, corrected(estimates), values, strict=True):
-        path, system = next(iter(ablation.systems.items()))
-        cost = sign * found.value + 0.0  # never -0.0
-        rows.append(
-            {
-                "ablation": ablation.name,
-                "path": path if ablation.is_of_one else "",
-                "place": place(path, system) if ablation.is_of_one else "",
-                "unit": option_of(ablation.name) if ablation.is_of_one else system.unit,
-                "options": ablation.options,
-                "meaning": meaning_of(ablation.name),
-                "draws": ablation.draws,
-                "value": value,
-                "difference": found.value,
-                **{name: getattr(found, name) for name in ("low", "high", "p", "corrected_p")},
-                "cost": cost,
-                "share": cost / whole.value if whole.value > 0 else math.nan,
-                "why": found.why,
-            }
-        )
+        cost = (found.value if whole.lower_is_better else -found.value) + 0.0  # never -0.0
+        own = {
+            "place": place(ablation.path, ablation.systems[ablation.path]) if ablation.path else "",
+            "value": value,
+            "difference": found.value,
+            "cost": cost,
+            "share": cost / whole.value if whole.value > 0 else math.nan,
+        }
+        rows.append({**ablation._asdict(), **vars(found), **own})
     table = pd.DataFrame(rows, columns=_COLUMNS)
     table = table.sort_values("cost", ascending=False, kind="stable", ignore_index=True)
     table.attrs |= {"score": whole.name, "value": whole.value, "digits": whole.digits}
@@ -207,43 +197,18 @@ def parse_ablations(texts: Sequence[str]) -> dict[str, dict[str, Any]]:
     """
     found: dict[str, dict[str, Any]] = {}
     for text in texts:
-        system, _, rest = (part.strip() for part in text.partition("="))
-        name, comma, option = (part.strip() for part in rest.partition(","))
-        key, equals, value = (part.strip() for part in option.partition("="))
-        if not (system and name) or (comma and not (key and equals)):
+        asked = _ASKED.fullmatch(text)
+        if asked is None:
             raise ValueError(
                 f"ablation is {text!r}, expected SYSTEM=NAME, or with an option "
                 f"SYSTEM=NAME,OPTION=VALUE"
             )
+        system, name, option, value = (part and part.strip() for part in asked.groups())
         if system in found:
             raise ValueError(f"ablation is {text!r}, but {system} has one already")
-        try:
-            found[system] = {"name": name} | ({key: read_yaml(value)} if comma else {})
-        except ValueError as error:
-            raise ValueError(f"ablation is {text!r}: {error}") from None
+        found[system] = {"name": name} | ({option: read_yaml(value)} if option else {})
     check_ablations(found)
     return found
-
-
-def _ablations(model: nn.Module, level: Level) -> list[_Ablation]:
-    """Lists the ablations: first those of all systems of a kind, then those of a single unit."""
-    of_all: list[_Ablation] = []
-    of_one = [
-        _Ablation(f"without-{part}", {part: number}, {path: system}, True)
-        for path, system in (systems(model).items() if level == "units" else ())
-        for part in removable(system)
-        for number in range(count_of(system, part))
-    ]
-    kinds: dict[Any, dict[str, Any]] = {}
-    for path, system in systems(model).items() if level != "none" else ():
-        kinds.setdefault((type(system), system.edits), {})[path] = system
-    for (_, edits), alike in kinds.items():
-        several = {path: system for path, system in alike.items() if system.num_units > 1}
-        for name in edits:
-            option = option_of(name)
-            if option in (None, "seed", "top_k"):
-                of_all += _of_all(name, option, several) if several else []
-    return of_all + of_one
 
 
 def removable(system: System) -> list[str]:
@@ -262,28 +227,45 @@ def count_of(system: Any, part: str) -> int:
     return count
 
 
-def _of_all(name: str, option: str | None, those: dict[str, Any]) -> list[_Ablation]:
-    """Lists an ablation of all systems of a kind, once for each value that fits them all."""
-    if option == "top_k":  # fewer than a system has in force anyway
-        least = min(getattr(of, "top_k", None) or of.num_units for of in those.values())
-        return [_Ablation(name, {option: k}, those, False) for k in range(1, least)]
-    return [_Ablation(name, {}, those, False, _DRAWS if option == "seed" else 1)]
+def _ablations(model: nn.Module, level: Level) -> list[_Ablation]:
+    """Lists the ablations: first those of all systems of a kind, then those of a single unit."""
+    kinds: dict[Any, dict[str, Any]] = {}
+    for path, system in systems(model).items():
+        if system.num_units > 1:
+            kinds.setdefault((type(system), system.unit, system.edits), {})[path] = system
+    of_all: list[_Ablation] = []
+    for (_, unit, edits), alike in kinds.items():
+        # Fewer units than a system has in force anyway.
+        least = min(getattr(of, "top_k", None) or of.num_units for of in alike.values())
+        for name in edits:
+            option = option_of(name)
+            if option in (None, "seed"):
+                of_all.append(_Ablation(name, unit, {}, alike))
+            elif option == "top_k":
+                of_all += [_Ablation(name, unit, {option: k}, alike) for k in range(1, least)]
+    of_one = [
+        _Ablation(f"without-{part}", part, {part: number}, {path: system}, path)
+        for path, system in systems(model).items()
+        for part in removable(system)
+        for number in range(count_of(system, part))
+    ]
+    return {"none": [], "model": of_all, "units": of_all + of_one}[level]
 
 
-def _draws(ablation: _Ablation) -> Iterable[dict[str, int]]:
-    return [{"seed": draw} if ablation.draws > 1 else {} for draw in range(ablation.draws)]
+def _drawn(ablation: _Ablation) -> list[_Ablation]:
+    """Lists an ablation once for each of its random draws."""
+    if option_of(ablation.ablation) != "seed":
+        return [ablation]
+    return [ablation._replace(options={"seed": draw}) for draw in range(_DRAWS)]
 
 
-def _under(
-    model: nn.Module, ablation: _Ablation, draw: Mapping[str, int], quality: Quality
-) -> Score:
+def _under(model: nn.Module, ablation: _Ablation | None, quality: Quality) -> Score:
+    """Evaluates a model under an ablation, or without any."""
     with ExitStack() as stack:
-        for path in ablation.systems:
-            stack.enter_context(ablated(model, path, ablation.name, **ablation.options, **draw))
-        return _measured(quality)
-
-
-def _measured(quality: Quality) -> Score:
-    torch.manual_seed(0)  # what an evaluation draws, such as masks, is the same each time
-    with torch.no_grad():
-        return quality()
+        if ablation is not None:
+            for path in ablation.systems:
+                asked = ablated(model, path, ablation.ablation, **ablation.options)
+                stack.enter_context(asked)
+        torch.manual_seed(0)  # what an evaluation draws, such as masks, is the same each time
+        with torch.no_grad():
+            return quality()

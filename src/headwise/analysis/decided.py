@@ -4,10 +4,11 @@
 """
 
 import math
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
-from functools import cache
-from typing import Any, Literal, NamedTuple
+from dataclasses import dataclass, replace
+from functools import cache, cached_property
+from typing import Any, Literal
 
 import numpy as np
 import pandas as pd
@@ -27,7 +28,7 @@ from headwise.training.batches import token_batches
 Batch = Mapping[str, Tensor]
 Decides = Literal["position", "sequence", "everything"]
 Describe = Callable[[Batch], Mapping[str, Positions]]
-_FEW_SEQUENCES, _FEW_BATCHES = 32, 2  # of what `look_at` reads
+_LOOKED_AT = 32  # sequences that `look_at` reads
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,19 +41,17 @@ class Decided:
     Attributes:
         path: of the module in the model.
         system: what plans call the system.
-        site, layer: where it stands. In a model that does not tell its systems, the site is empty,
-            and the layer is the number of the system.
+        site, layer: where it stands; the site is empty in a model that does not tell its systems.
         place: both in a word, as `encoder_self.2`; the path where the site is empty.
         unit: what its decisions weigh: expert, head, branch, mechanism.
         decides: what a decision, a row, holds for.
         weights: `(rows, units)`, each row scaled to sum 1; even where all weights are 0.
         chosen: `(rows, chosen)`, the numbers of the units chosen; None if the system chooses none.
-        rows: of each row the `sequence` from 0 on, and the `position` in it, padding not counted;
-            or, if a decision holds for a sequence, the `length` of that. Then the name of the
-            `token`, the name of the class for each label of the task, missing where there is none,
-            and each quantity, such as loudness; only those that hold for the whole row.
-        positions: the same for each position that a decision holds for; its index is the number of
-            the row. It is `rows` itself if each position has a decision.
+        positions: what stands at each position that a decision holds for; the index is the number
+            of its row. Columns are the `sequence` from 0 on, the `position` in it, padding not
+            counted, if each position has a decision, the name of the `token`, the name of the
+            class for each label of the task, missing where there is none, and each quantity, such
+            as loudness.
         sequences: how many sequences were read.
         word: what the tokens are called: word, subword, colour.
     """
@@ -66,10 +65,18 @@ class Decided:
     decides: Decides
     weights: np.ndarray
     chosen: np.ndarray | None
-    rows: pd.DataFrame
     positions: pd.DataFrame
     sequences: int
     word: str
+
+    @cached_property
+    def rows(self) -> pd.DataFrame:
+        """The columns of `positions` that hold for whole rows, with a line for each row."""
+        if self.decides != "sequence":
+            return self.positions
+        of_row = self.positions.groupby(level=0)
+        is_same = of_row.nunique(dropna=False).le(1).all()
+        return of_row.first()[is_same.index[is_same]]
 
     @property
     def labels(self) -> list[str]:
@@ -112,9 +119,8 @@ def collect(
 ) -> list[Decided]:
     """Runs a model on batches and returns what each of its systems decides, in their order.
 
-    The model is in evaluation mode meanwhile. Reading ends before the first sequence by which a
-    system would have decided on more than `limit` positions, so that all systems have the same
-    whole sequences. Of longer data this is a sample: give batches in random order.
+    The model is in evaluation mode meanwhile. Reading ends behind the batch in which a system has
+    decided on `limit` positions. Of longer data this is a sample: give batches in random order.
 
     Args:
         model: a headwise model, a model of transformers, or any module that holds systems.
@@ -122,7 +128,7 @@ def collect(
             0, if the system was not told its padding. In the decoder of an encoder-decoder model,
             so are the positions behind the last label that is not -100.
         describe: what stands at the positions of a batch, see `Task.describe`.
-        limit: how many positions are read; sequences, where their positions are not known.
+        limit: after how many positions reading ends; sequences, where positions are not known.
 
     Raises:
         ValueError: the model holds no system, or a batch is no mapping of tensors.
@@ -136,54 +142,43 @@ def collect(
         ('decoder_self.0', (10, 2), 2)
     """
     device = next((parameter.device for parameter in model.parameters()), torch.device("cpu"))
+    found: dict[str, list[Decided]] = defaultdict(list)
     read = 0
     with record(model) as decisions, evaluating(model), torch.no_grad():
         places = systems(model)
-        found: dict[str, list[_Call]] = {path: [] for path in places}
         for batch in batches:
             _check(batch)
-            batch = _with_decoder_mask(model, batch)
             model(**{name: tensor.to(device) for name, tensor in batch.items()})
             described = describe(batch) if describe else {}
-            size = fits = len(next(iter(batch.values())))
             for path, routings in decisions.items():
-                known = _known(model, places[path], described, batch)
-                made = [_call(routing, *known, read) for routing in routings]
-                if made[0].decides != "everything":
-                    # The sequence of each position, in order: which is the first without room?
-                    here = np.sort(np.concatenate([call.positions["sequence"] for call in made]))
-                    room = limit - sum(len(call.positions) for call in found[path])
-                    fits = min(fits, int(here[room]) - read) if len(here) > room else fits
-                found[path] += made
+                at, mask = _of_stack(model, places[path].site, described, batch)
+                for routing in routings:
+                    found[path].append(_of_call(path, places[path], routing, at, mask, read))
             decisions.clear()
             decisions.begins.clear()
-            read += max(fits, 1 - read)  # one sequence at least
-            if fits < size:
+            read += len(next(iter(batch.values())))
+            if any(sum(len(call.positions) for call in calls) >= limit for calls in found.values()):
                 break
-    return [
-        _joined(path, system, number, calls, read)
-        for number, (path, system) in enumerate(places.items())
-        if (calls := found[path])
-    ]
+    return [_joined(found[path], read) for path in places if path in found]
 
 
 def look_at(task: Task, batch_tokens: int) -> Callable[[nn.Module], dict[str, float]]:
     """Returns a function that measures a model's decisions on a few validation sequences.
 
-    These are up to 32 sequences, spread evenly over the part, that fit in two batches of so many
-    tokens. The keys of the figures are those of `RunResult.history`.
+    These are 32 sequences, spread evenly over the part, in batches of so many tokens. The keys of
+    the figures are those of `RunResult.history`.
     """
 
     @cache
-    def batches() -> list[tuple[Batch, Mapping[str, Positions]]]:
+    def batches() -> list[Batch]:
         part = task.stored("validation")
-        made = [task.collate(part.__getitems__(of)) for of in _few(part.lengths, batch_tokens)]
-        return [(batch, task.describe(batch)) for batch in made]
+        chosen = np.array(spread(range(len(part.lengths)), _LOOKED_AT))
+        order = token_batches(np.asarray(part.lengths)[chosen], batch_tokens)
+        return [task.collate(part.__getitems__(chosen[few].tolist())) for few in order]
 
     def look(model: nn.Module) -> dict[str, float]:
-        described = iter([positions for _, positions in batches()])
         found: dict[str, float] = {}
-        for d in collect(model, (batch for batch, _ in batches()), lambda _: next(described)):
+        for d in collect(model, batches(), task.describe):
             figures = entropy(d)
             found[f"entropy {d.place}"] = figures["mean"]
             found[f"low entropy {d.place}"] = figures["10%"]
@@ -193,84 +188,6 @@ def look_at(task: Task, batch_tokens: int) -> Callable[[nn.Module], dict[str, fl
         return {key: round(float(x), 5) for key, x in found.items() if math.isfinite(x)}
 
     return look
-
-
-def _few(lengths: Any, batch_tokens: int) -> list[list[int]]:
-    """Chooses a few sequences of a part, and divides their indices into batches."""
-    for number in range(_FEW_SEQUENCES, 0, -1):
-        chosen = np.array(spread(range(len(lengths)), number))
-        batches = token_batches(np.asarray(lengths)[chosen], batch_tokens)
-        if len(batches) <= _FEW_BATCHES:
-            break
-    return [chosen[batch].tolist() for batch in batches]
-
-
-def _check(batch: Any) -> None:
-    expected = "expected a mapping of the names of arguments of the model's forward to tensors"
-    if not isinstance(batch, Mapping):
-        raise ValueError(f"a batch is a {type(batch).__name__}, {expected}")
-    for name, value in batch.items():
-        if not isinstance(value, Tensor):
-            raise ValueError(f"a batch has a {type(value).__name__} as {name!r}, {expected}")
-
-
-def _is_pair(model: nn.Module) -> bool:
-    """Says whether a model has an encoder and a decoder, which read different sequences."""
-    return bool(getattr(getattr(model, "config", None), "is_encoder_decoder", False))
-
-
-def _with_decoder_mask(model: nn.Module, batch: Batch) -> Batch:
-    """Adds the mask of the decoder to a batch, whose labels alone tell where padding is."""
-    labels = batch.get("labels")
-    if not _is_pair(model) or "decoder_attention_mask" in batch or labels is None:
-        return batch
-    if labels.dim() != 2:
-        return batch
-    is_real = (labels != IGNORED_LABEL).flip(1).cumsum(1).flip(1) > 0
-    return {**batch, "decoder_attention_mask": is_real.long()}
-
-
-def _known(
-    model: nn.Module, system: System, described: Mapping[str, Positions], batch: Batch
-) -> tuple[Positions | None, Tensor | None]:
-    """Finds what stands at the positions of a system's stack, and their mask, 0 at padding."""
-    stack = system.site.partition("_")[0]
-    if _is_pair(model):
-        mask = "decoder_attention_mask" if stack == "decoder" else "attention_mask"
-        return described.get(stack), batch.get(mask)
-    # The only stack may have any name, and a module of one's own tells its systems no site.
-    first = next(iter(described.values()), None)
-    return described.get(stack, first), batch.get("attention_mask")
-
-
-class _Call(NamedTuple):
-    """The decisions of one call of a system, in the form of `Decided`."""
-
-    decides: Decides
-    weights: np.ndarray
-    chosen: np.ndarray | None
-    positions: pd.DataFrame
-    word: str
-
-
-def _call(routing: Routing, at: Positions | None, mask: Tensor | None, read: int) -> _Call:
-    """Takes the rows out of the decisions of one call; `read` sequences came before it."""
-    weights = scaled(routing.weights)  # (batch, time, units) or less
-    decides: Decides = ("everything", "sequence", "position")[weights.dim() - 1]
-    is_real = _is_real(routing, at, mask)
-    if decides == "everything":
-        taken, positions = torch.tensor(True), pd.DataFrame(index=[0])
-    elif not is_real.size(1):  # positions are not known
-        taken = torch.ones(len(weights), dtype=torch.bool)
-        positions = pd.DataFrame({"sequence": np.arange(len(weights)) + read})
-    else:
-        taken = is_real if decides == "position" else is_real.any(1)
-        positions = _positions(is_real, at, read)
-    if decides == "sequence":
-        positions.index = pd.factorize(positions["sequence"])[0]
-    chosen = None if routing.indices is None else routing.indices.cpu()[taken].numpy()
-    word = "token" if at is None else at.word
-    return _Call(decides, weights[taken].numpy(), chosen, positions, word)
 
 
 def scaled(weights: Tensor) -> Tensor:
@@ -285,84 +202,121 @@ def scaled(weights: Tensor) -> Tensor:
     return (weights / total).where(total != 0, 1 / weights.size(-1))
 
 
+# --- what a batch holds -------------------------------------------------------------------------
+
+
+def _check(batch: Any) -> None:
+    expected = "expected a mapping of the names of arguments of the model's forward to tensors"
+    if not isinstance(batch, Mapping):
+        raise ValueError(f"a batch is a {type(batch).__name__}, {expected}")
+    for name, value in batch.items():
+        if not isinstance(value, Tensor):
+            raise ValueError(f"a batch has a {type(value).__name__} as {name!r}, {expected}")
+
+
+def _of_stack(
+    model: nn.Module, site: str, described: Mapping[str, Positions], batch: Batch
+) -> tuple[Positions | None, Tensor | None]:
+    """Finds what stands at the positions that a system reads, and their mask, 0 at padding."""
+    stack = site.partition("_")[0]
+    if not getattr(getattr(model, "config", None), "is_encoder_decoder", False):
+        # The only stack may have any name, and a module of one's own tells its systems no site.
+        at = described.get(stack, next(iter(described.values()), None))
+        return at, batch.get("attention_mask")
+    if stack != "decoder":
+        return described.get(stack), batch.get("attention_mask")
+    mask, labels = batch.get("decoder_attention_mask"), batch.get("labels")
+    if mask is None and labels is not None and labels.dim() == 2:
+        mask = (labels != IGNORED_LABEL).flip(1).cumsum(1).flip(1)  # 0 behind the last label
+    return described.get(stack), mask
+
+
+# --- from calls to rows -------------------------------------------------------------------------
+
+
+def _of_call(
+    path: str,
+    system: System,
+    routing: Routing,
+    at: Positions | None,
+    mask: Tensor | None,
+    read: int,
+) -> Decided:
+    """Takes the rows out of what a system decided in one call; `read` sequences came before it."""
+    weights, chosen = scaled(routing.weights), routing.indices  # (batch, time, units) or less
+    decides: Decides = ("everything", "sequence", "position")[weights.dim() - 1]
+    if decides == "everything":
+        taken, positions = torch.tensor(True), pd.DataFrame(index=[0])
+    else:
+        is_real = _is_real(routing, at, mask)
+        sequence = is_real.nonzero()[:, 0].numpy()
+        positions = pd.DataFrame({"sequence": sequence + read})
+        if decides == "sequence":
+            taken, positions.index = is_real.any(1), pd.Index(pd.factorize(sequence)[0])
+        else:
+            taken = is_real
+            number = is_real.cumsum(1)[is_real] - 1  # padding may stand on the left
+            positions["position"] = number.numpy()
+        if at is not None and at.shape == is_real.shape:
+            _describe(positions, at, is_real)
+    return Decided(
+        path=path,
+        system=system_name(type(system)),
+        site=system.site,
+        layer=system.layer,
+        place=place(path, system),
+        unit=system.unit,
+        decides=decides,
+        weights=weights[taken].numpy(),
+        chosen=None if chosen is None else chosen.cpu()[taken].numpy(),
+        positions=positions,
+        sequences=read,
+        word=at.word if at else "token",
+    )
+
+
 def _is_real(routing: Routing, at: Positions | None, mask: Tensor | None) -> Tensor:
-    """Returns `(batch, time)`, `False` at padding; `(batch, 0)` where positions are not known."""
-    padding = routing.padding
-    if padding is None and mask is not None:
-        padding = mask == 0
+    """Returns `(batch, time)`, `False` at padding; a time of 1 where positions are not known."""
+    mask = mask if routing.padding is None else ~routing.padding
     is_each = routing.weights.dim() == 3
-    if padding is not None and (not is_each or padding.shape == routing.weights.shape[:2]):
-        return ~padding.cpu()
-    if is_each:
-        return torch.ones(routing.weights.shape[:2], dtype=torch.bool)
-    return torch.ones((len(routing.weights), 0) if at is None else at.shape, dtype=torch.bool)
+    shape = routing.weights.shape[:2] if is_each else at.shape if at else (len(routing.weights), 1)
+    if mask is None or (is_each and mask.shape != shape):
+        return torch.ones(shape, dtype=torch.bool)
+    return mask.cpu() != 0
 
 
-def _positions(is_real: Tensor, at: Positions | None, read: int) -> pd.DataFrame:
-    """Makes a row for each real position of a batch, with what stands there."""
-    sequence, _ = is_real.nonzero(as_tuple=True)
-    number = is_real.cumsum(1)[is_real] - 1  # padding may stand on the left
-    found = pd.DataFrame({"sequence": sequence + read, "position": number})
-    if at is None or at.shape != is_real.shape:
-        return found
+def _describe(positions: pd.DataFrame, at: Positions, is_real: Tensor) -> None:
+    """Adds what stands at the real positions of a batch to their table."""
+    sequence = is_real.nonzero()[:, 0]
 
     def there(values: Tensor) -> np.ndarray:
         values = values.cpu()
         return (values[is_real] if values.dim() == 2 else values[sequence]).numpy()
 
-    if at.tokens is not None:
-        found["token"] = _named(there(at.tokens), at.names)
-    for label, (numbers, names) in at.classes.items():
-        found[label] = _named(there(numbers), dict(enumerate(names)))
+    tokens = {} if at.tokens is None else {"token": (at.tokens, at.names)}
+    classes = {label: (of, dict(enumerate(names))) for label, (of, names) in at.classes.items()}
+    for label, (numbers, names) in {**tokens, **classes}.items():
+        # Negative numbers have no name.
+        positions[label] = [
+            names.get(n, str(n)) if n >= 0 else None for n in there(numbers).tolist()
+        ]
     for name, values in at.levels.items():
-        found[name] = there(values.double())
-    return found
+        positions[name] = there(values.double())
 
 
-def _named(numbers: np.ndarray, names: Mapping[int, str]) -> np.ndarray:
-    """Replaces numbers by their names; negative ones have none."""
-    known, at = np.unique(numbers, return_inverse=True)
-    found = [names.get(number, str(number)) if number >= 0 else None for number in known.tolist()]
-    return np.array(found, dtype=object)[at]
-
-
-def _joined(path: str, system: System, number: int, calls: list[_Call], read: int) -> Decided:
+def _joined(calls: list[Decided], read: int) -> Decided:
     """Joins what a system decided in all of its calls."""
-    decides = calls[0].decides
-    if decides == "everything":
+    if calls[0].decides == "everything":
         calls = calls[:1]  # one decision, not one for each batch
-    positions = pd.concat([call.positions for call in calls])
-    before = np.cumsum([0, *(len(call.weights) for call in calls[:-1])])  # rows of earlier calls
-    positions.index += np.repeat(before, [len(call.positions) for call in calls])
-    if decides != "everything":
-        positions = positions[positions["sequence"] < read]
-    kept = positions.index.unique()
-    positions.index = pd.factorize(positions.index)[0]
-    names = positions.select_dtypes(exclude="number").columns
-    positions = positions.astype(dict.fromkeys(names, "category"))  # which takes little memory
+    rows = 0
+    for call in calls:
+        call.positions.index += rows
+        rows += len(call.weights)
     chosen = [call.chosen for call in calls if call.chosen is not None]
-    return Decided(
-        path=path,
-        system=system_name(type(system)),
-        site=system.site,
-        layer=system.layer if system.site else number,
-        place=place(path, system),
-        unit=system.unit,
-        decides=decides,
-        weights=np.concatenate([call.weights for call in calls])[kept],
-        chosen=np.concatenate(chosen)[kept] if chosen else None,
-        rows=_of_sequences(positions) if decides == "sequence" else positions,
-        positions=positions,
+    return replace(
+        calls[0],
+        weights=np.concatenate([call.weights for call in calls]),
+        chosen=np.concatenate(chosen) if chosen else None,
+        positions=pd.concat([call.positions for call in calls]),
         sequences=read,
-        word=calls[0].word,
     )
-
-
-def _of_sequences(positions: pd.DataFrame) -> pd.DataFrame:
-    """Makes a row for each sequence, with what is the same at all of its positions."""
-    grouped = positions.drop(columns="position", errors="ignore").groupby(level=0)
-    is_same = grouped.nunique(dropna=False).le(1).all()
-    rows = grouped.first()[is_same.index[is_same]]
-    if "position" in positions:
-        rows.insert(1, "length", grouped.size())
-    return rows

@@ -6,11 +6,13 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack
 from typing import Any, Literal, NamedTuple
 
+import numpy as np
+import pandas as pd
 import torch
 import torch.nn.functional as F
+from scipy.stats import t
 from torch import Tensor, nn
 
-from headwise.analysis.losses import item_losses
 from headwise.heads.attention import Attention, Read
 from headwise.models.inspect import ablated, attentions, evaluating, observe, systems
 from headwise.ops.checks import one_of
@@ -38,11 +40,9 @@ class HeadImportance(list[Head]):
     t); `path`, `site` and `layer` are those of the head's attention.
     """
 
-    def frame(self) -> Any:
+    def frame(self) -> pd.DataFrame:
         """Returns a DataFrame of pandas with a row for each head."""
-        import pandas  # takes long
-
-        return pandas.DataFrame(self)
+        return pd.DataFrame(self)
 
     def least(self, number: int, *, group: int = 1) -> dict[str, list[int]]:
         """Returns the least important heads in the form that `headwise.prune_heads` takes.
@@ -122,18 +122,73 @@ def head_importance(
         for batch in [data] if isinstance(data, Mapping) else data:
             for path, values in measure(model, batch, loss, places).items():
                 found[path].append(values.cpu().double())
-    heads = []
-    for path, batches in found.items():
-        items, attention = torch.cat(batches), places[path]
-        items = items / (items.mean(0).norm() if normalized else 1)
-        rows = enumerate(zip(*_intervals(items), strict=True) if len(items) else ())
-        heads += [Head(path, attention.site, attention.layer, head, *row) for head, row in rows]
-    if not heads:
+    if not any(len(items) for batches in found.values() for items in batches):
         raise ValueError(
             f"data has no item with a label to predict, expected labels other than "
             f"{IGNORED_LABEL}; the first token of a text is none for a causal model"
         )
+    heads = []
+    for path, batches in found.items():
+        items, attention = pd.DataFrame(torch.cat(batches).numpy()), places[path]
+        items /= np.linalg.norm(items.mean()) if normalized else 1
+        mean, half = items.mean(), t.ppf(0.975, len(items) - 1) * items.sem()
+        rows = enumerate(zip(mean, mean - half, mean + half, strict=True))
+        heads += [Head(path, attention.site, attention.layer, head, *row) for head, row in rows]
     return HeadImportance(sorted(heads, key=lambda head: -head.importance))
+
+
+def item_losses(model: nn.Module, batch: Any) -> tuple[Tensor, Tensor]:
+    """Returns the total loss of each item's labels, and how many it has, `(items,)` each.
+
+    Of labels that are classes the loss is the cross entropy, of real numbers the squared error.
+    Whether a model predicts the label at a position from the tokens before it, or from all tokens,
+    no argument says: what agrees with the mean loss that the model gives is taken.
+
+    Args:
+        model: gives `logits` and `loss` of a batch with `labels`.
+        batch: arguments of the model, tensors with an item in each row; labels of -100 do not
+            count.
+
+    Raises:
+        ValueError: the batch has no labels, or the loss of the model is another one.
+    """
+    if not isinstance(batch, Mapping) or not isinstance(batch.get("labels"), Tensor):
+        raise ValueError(
+            f"a batch of data is a {type(batch).__name__} without a tensor of labels, expected a "
+            f"mapping of tensors with labels, or an argument loss"
+        )
+    device = next(model.parameters()).device
+    batch = {k: v.to(device) if isinstance(v, Tensor) else v for k, v in batch.items()}
+    output, labels = model(**batch), batch["labels"]
+    found = [_totals(output.logits, labels)]
+    if labels.dim() == output.logits.dim() - 1 == 2:  # tokens: the model may shift their labels
+        found.append(_totals(output.logits[:, :-1], labels[:, 1:]))
+    own = getattr(output, "token_loss", None)  # of headwise's models: without what systems add
+    own = float((output.loss if own is None else own).detach())
+    means = [float(totals.detach().sum() / counts.sum()) for totals, counts in found]
+    for totals, counts in found:
+        if not counts.any() and (math.isnan(own) or own == 0):  # the mean over no label
+            return totals, counts
+    # Where the model knows nothing yet, both are near its loss.
+    at = min(range(len(found)), key=lambda each: abs(means[each] - own))
+    near = 1e-3 if output.logits.dtype.itemsize > 2 else 2e-2
+    if not math.isclose(means[at], own, rel_tol=near):
+        raise ValueError(
+            f"the loss of the model is {own:.4g}, but the mean loss of its labels {means[at]:.4g}, "
+            f"expected both finite and alike, or an argument loss"
+        )
+    return found[at]
+
+
+def _totals(logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+    logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
+    real = (labels != IGNORED_LABEL).unsqueeze(-1).flatten(1)  # also of one label for each item
+    if labels.is_floating_point():
+        each = (logits.reshape(labels.shape) - labels).square()
+    else:
+        flat = logits.reshape(-1, logits.size(-1)), labels.flatten()
+        each = F.cross_entropy(*flat, ignore_index=IGNORED_LABEL, reduction="none")
+    return (each.reshape(real.shape) * real).sum(1), real.sum(1)
 
 
 def _losses(model: nn.Module, batch: Any, loss: Loss | None) -> tuple[Tensor, Tensor]:
@@ -206,12 +261,3 @@ def _by_removal(
                 costs.append(_losses(model, batch, loss)[0] - before)
         found[path] = torch.stack(costs, 1)[counted]
     return found
-
-
-def _intervals(items: Tensor) -> tuple[list[float], ...]:
-    """Returns the means over the items of `(items, heads)`, and the ends of their 95% intervals."""
-    from scipy.stats import t  # takes long
-
-    mean, spread = items.mean(0), items.std(0) if len(items) > 1 else items[0] * math.nan
-    half = float(t.ppf(0.975, len(items) - 1)) * spread / len(items) ** 0.5
-    return mean.tolist(), (mean - half).tolist(), (mean + half).tolist()

@@ -85,22 +85,20 @@ def pmi(d: "Decided", label: str = "token", top: int = 10, least: int = 5) -> pd
         whole is in one decision.
     """
     at = d.positions[d.positions[label].notna()]
-    names = at[label].to_numpy()
-    goes = pd.DataFrame(d.goes_to[at.index]).groupby(names)
-    p, overall, occurrences = goes.mean(), d.goes_to[at.index].mean(0), goes.size()
+    names, goes_to = at[label].to_numpy(), pd.DataFrame(d.goes_to[at.index])
+    of_name = goes_to.groupby(names)
     decisions = at["sequence"] if _is_of_sequences(at, label) else at.index.to_series()
-    n = decisions.groupby(names).nunique()
-    found = []
-    for unit in p:
-        of_unit = p[unit][(n >= least) & (p[unit] > 0)]
-        low, high = _wilson(of_unit, n[of_unit.index])
-        best = low.nlargest(top).index
-        table = {"pmi": of_unit, "low": low, "high": high}
-        table = {name: np.log(column[best] / overall[unit]) for name, column in table.items()}
-        named = pd.DataFrame({"occurrences": occurrences[best], **table}).rename_axis("name")
-        found.append(named.reset_index().assign(unit=unit))
-    columns = ["unit", "name", "occurrences", "pmi", "low", "high"]
-    return pd.concat(found, ignore_index=True)[columns]
+    n, occurrences = decisions.groupby(names).nunique(), of_name.size()
+    table = of_name.mean().rename_axis("name").melt(ignore_index=False, var_name="unit")
+    table = table.assign(n=n, occurrences=occurrences)
+    table = table[(table["n"] >= least) & (table["value"] > 0)]
+    ends = _wilson(table["value"], table["n"])
+    overall = table["unit"].map(goes_to.mean())
+    for column, p in zip(("pmi", "low", "high"), (table["value"], *ends), strict=True):
+        table[column] = np.log(p / overall)
+    best = table.sort_values("low", ascending=False, kind="stable").groupby("unit").head(top)
+    best = best.sort_values("unit", kind="stable").reset_index()
+    return best[["unit", "name", "occurrences", "pmi", "low", "high"]]
 
 
 def _wilson(p: pd.Series, n: pd.Series) -> tuple[pd.Series, pd.Series]:
@@ -122,7 +120,7 @@ def ranges(d: "Decided", top: int = 12, units: int = 4) -> pd.DataFrame:
         is greatest there, with `token`, `occurrences`, `unit`, `least`, `mean` and `greatest`.
     """
     at = d.positions[d.positions["token"].notna()]
-    counts = at["token"].astype(object).value_counts().iloc[:top]
+    counts = at["token"].value_counts().iloc[:top]
     found = []
     for token, occurrences in counts.items():
         weights = d.weights[at.index[at["token"] == token]]
@@ -177,14 +175,12 @@ def alike(modules: Sequence["Decided"], levels: Sequence[str] = ()) -> pd.DataFr
     Of systems with two units it is the correlation r of the weights of their first units: TIM,
     figures 3 and 4. Of others, whose units have no order in common, it is the RV coefficient
     (Robert and Escoufier 1976, https://doi.org/10.2307/2347233), which is linear CKA: with the
-    covariances S of the weights of two systems on N rows
+    covariances S of the weights of two systems
 
         RV = tr(S_xy S_yx) / √(tr(S_xx²) tr(S_yy²)).
 
-    It is 1 if the weights of one are those of the other, renumbered or scaled, and r² of two units.
-    By chance it is E = √(β_x β_y) / (N - 1) with β = tr(S)² / tr(S²) (Josse, Pagès and Husson 2008,
-    *Testing the Significance of the RV Coefficient*). We give (RV - E) / (1 - E): about 0, or a
-    little below, if two systems decide independently.
+    It is 1 if the weights of one are those of the other, renumbered or scaled, r² of two units, and
+    about 0 if two systems decide independently on many rows.
 
     Args:
         modules: what systems decided on the same rows.
@@ -199,9 +195,12 @@ def alike(modules: Sequence["Decided"], levels: Sequence[str] = ()) -> pd.DataFr
     centred = {name: _centred(x) for name, x in columns.items()}
     if all(d.weights.shape[1] == 2 for d in modules):
         return pd.DataFrame({name: x[:, 0] for name, x in centred.items()}).corr()
-    return pd.DataFrame(
-        {name: {other: _rv(x, y) for other, y in centred.items()} for name, x in centred.items()}
-    )
+    products = {
+        name: {other: np.linalg.norm(x.T @ y) for other, y in centred.items()}
+        for name, x in centred.items()
+    }
+    norms = pd.Series({name: np.linalg.norm(x.T @ x) ** 0.5 for name, x in centred.items()})
+    return (pd.DataFrame(products).div(norms, axis=0) / norms) ** 2
 
 
 def _centred(x: np.ndarray) -> np.ndarray:
@@ -209,15 +208,6 @@ def _centred(x: np.ndarray) -> np.ndarray:
     x = x.astype(np.float64)
     off = x - x.mean(0)
     return np.where((off**2).sum(0) > 1e-12 * (x**2).sum(0), off, 0.0)
-
-
-def _rv(x: np.ndarray, y: np.ndarray) -> float:
-    """Computes the RV coefficient of centred columns, less what is expected by chance."""
-    norm = float(np.linalg.norm(x.T @ x) * np.linalg.norm(y.T @ y))
-    chance = (x**2).sum() * (y**2).sum() / norm / (len(x) - 1) if norm else 1.0
-    if not chance < 1:  # nothing varies, or there are so few rows that all seem alike
-        return np.nan
-    return float((np.linalg.norm(x.T @ y) ** 2 / norm - chance) / (1 - chance))
 
 
 def _is_of_sequences(rows: pd.DataFrame, label: str) -> bool:

@@ -9,8 +9,8 @@ the number of rounds below the true median has a binomial distribution with prob
 
 import statistics
 import time
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple, Self
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Self
 
 import torch
 from torch import Tensor
@@ -19,10 +19,11 @@ from headwise.models.inspect import systems
 from headwise.models.modeling import HeadwiseModel
 from headwise.models.plan import system_class
 from headwise.tasks.scores import Record
-from headwise.training.loss import own_draws
 from headwise.training.rules import TrainingRules, training_rules
 
 Batch = dict[str, Tensor]
+# The second and the eighth of nine rounds are the ends of the interval: one may be disturbed.
+_ROUNDS = 9
 _TEXTS, _TOKENS = 8, 32  # how many texts are continued at once, and by how many tokens
 
 
@@ -52,37 +53,20 @@ class OverRounds(Record):
         return cls(value=value, low=float(low), high=float(high), rounds=len(figures))
 
 
-class Rounds(NamedTuple):
-    """How often a measurement is repeated, behind one round that is not counted."""
-
-    least: int  # so often in any case
-    most: int
-    seconds: float = 0.0  # between the two, no further round begins after this time
-
-
-class DecodingSpeed(NamedTuple):
-    """How fast a model generates."""
-
-    tokens_per_second: OverRounds
-    relative_time: OverRounds  # time for a token divided by the first model's, within each round
-
-
 def relative_step_times(
     models: Mapping[str, HeadwiseModel],
     settings: Mapping[str, Mapping[str, Any]],
     batches: Sequence[Batch],
-    rounds: Rounds,
 ) -> dict[str, OverRounds]:
     """Times a forward and backward pass of each model, and divides it by that of the first.
 
-    Where the rule of a system takes further passes, their share is part of the time. Parameters do
-    not change, but running statistics do.
+    Where the rule of a system takes further passes, their share is part of the time. The models are
+    of no use afterwards: rules may change their parameters.
 
     Args:
         models: name to model.
         settings: name to the settings of its rules, as `training.rules` of a recipe.
         batches: of one round.
-        rounds: how often all models are measured.
     """
     rules = {name: _rules(model, settings[name]) for name, model in models.items()}
 
@@ -91,7 +75,7 @@ def relative_step_times(
 
     torch.set_flush_denormal(True)  # as in training
     try:
-        return _relative(_in_turns(models, measure, rounds))
+        return _relative(_in_turns(models, measure))
     finally:
         torch.set_flush_denormal(False)
 
@@ -99,58 +83,47 @@ def relative_step_times(
 def step_seconds(
     model: HeadwiseModel, settings: Mapping[str, Any], batches: Sequence[Batch]
 ) -> float:
-    """Times a model's forward and backward pass, in seconds: the median over batches."""
+    """Times a model's forward and backward pass, in seconds: the median over batches.
+
+    The model is of no use afterwards, as in `relative_step_times`.
+    """
     rules = _rules(model, settings)
     _step_seconds(model, rules, batches[0])  # the first takes longer
     return statistics.median(_step_seconds(model, rules, batch) for batch in batches)
 
 
 def decoding_speeds(
-    models: Mapping[str, HeadwiseModel], rounds: Rounds
-) -> dict[str, DecodingSpeed]:
+    models: Mapping[str, HeadwiseModel],
+) -> tuple[dict[str, OverRounds], dict[str, OverRounds]]:
     """Measures how fast each model generates: tokens per second, and its time over the first's.
 
-    All models continue the same random texts by the same number of tokens, each the most probable
-    one. The result is empty if the models generate nothing.
+    All models continue the same texts by the same number of tokens, each the most probable one.
+    Both are empty if the models generate nothing.
     """
     first = next(iter(models.values()))
     if not first.can_generate():
-        return {}
+        return {}, {}
     longest = getattr(first.config, "max_positions", None) or 2 * _TOKENS
     number = min(_TOKENS, longest // 2)
     # What a model reads does not change how long it takes.
-    given = torch.arange(_TEXTS * number).reshape(_TEXTS, number) % first.config.vocab_size
+    texts = torch.arange(_TEXTS * number).reshape(_TEXTS, number) % first.config.vocab_size
+    texts = texts.to(first.device)
+    given = {"inputs": texts, "attention_mask": torch.ones_like(texts), "do_sample": False}
+    given |= {"min_new_tokens": number, "max_new_tokens": number}
 
     def measure(name: str) -> float:
         model: Any = models[name].eval()
-        texts = given.to(model.device)
-        length = {"min_new_tokens": number, "max_new_tokens": number, "do_sample": False}
-        mask = torch.ones_like(texts)
-        seconds = _seconds(model, lambda: model.generate(texts, attention_mask=mask, **length))
-        return seconds / (_TEXTS * number)
+        return _seconds(model, lambda: model.generate(**given)) / (_TEXTS * number)
 
-    seconds = _in_turns(models, measure, rounds)
-    relative = _relative(seconds)
-    return {
-        name: DecodingSpeed(OverRounds.of([1 / each for each in own]), relative[name])
-        for name, own in seconds.items()
-    }
+    seconds = _in_turns(models, measure)
+    speeds = {name: OverRounds.of([1 / each for each in own]) for name, own in seconds.items()}
+    return speeds, _relative(seconds)
 
 
-def _in_turns(
-    models: Mapping[str, HeadwiseModel], measure: Callable[[str], float], rounds: Rounds
-) -> dict[str, list[float]]:
+def _in_turns(models: Iterable[str], measure: Callable[[str], float]) -> dict[str, list[float]]:
     """Measures each model in each round, one model after the other."""
-    found: dict[str, list[float]] = {name: [] for name in models}
-    for name in models:
-        measure(name)
-    start = time.perf_counter()
-    for done in range(rounds.most):
-        if done >= rounds.least and time.perf_counter() - start > rounds.seconds:
-            break
-        for name in models:
-            found[name].append(measure(name))
-    return found
+    rounds = [{name: measure(name) for name in models} for _ in range(1 + _ROUNDS)]
+    return {name: [each[name] for each in rounds[1:]] for name in models}  # the first takes longer
 
 
 def _relative(seconds: Mapping[str, Sequence[float]]) -> dict[str, OverRounds]:
@@ -171,20 +144,14 @@ def _rules(model: HeadwiseModel, settings: Mapping[str, Any]) -> TrainingRules:
 
 
 def _step_seconds(model: Any, rules: TrainingRules, batch: Batch) -> float:
-    """Times one step, and puts parameters, gradients and random draws back as they were."""
-    moved = [p for rule in rules.rules.values() for p in rule.without_optimizer()]
-    before = [p.detach().clone() for p in moved]
+    """Times the passes of one step."""
     model.train()
-    with own_draws():
-        seconds = _seconds(model, lambda: model(**batch).loss.backward())
-        model.zero_grad(set_to_none=True)
-        for rule in rules.rules.values():
-            if rule.steps_before:  # the first step has all that such a rule does once in `period`
-                further = _seconds(model, lambda: rules.before_step(lambda: model(**batch).loss))
-                seconds += further / getattr(rule.settings, "period", 1)
-    with torch.no_grad():
-        for parameter, value in zip(moved, before, strict=True):
-            parameter.copy_(value)
+    seconds = _seconds(model, lambda: model(**batch).loss.backward())
+    model.zero_grad(set_to_none=True)
+    for rule in rules.rules.values():
+        if rule.steps_before:  # the first step has all that such a rule does once in `period`
+            further = _seconds(model, lambda: rules.before_step(lambda: model(**batch).loss))
+            seconds += further / getattr(rule.settings, "period", 1)
     return seconds
 
 

@@ -19,7 +19,7 @@ derivation, and a simulation of how often the test errs.
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -30,9 +30,7 @@ POWER = 0.8
 # Student's t has its 97.5% quantile at 12.7 with one degree of freedom and at 4.3 with two.
 _LEAST_FREEDOM = 2.0
 
-Source = Literal["seeds and items", "seeds", "items", ""]
-Bounds = tuple[float, float]
-_NONE: Bounds = (-math.inf, math.inf)
+_ANY = (-math.inf, math.inf)  # the range of a score that has none
 
 
 @dataclass(frozen=True)
@@ -44,14 +42,14 @@ class Scores:
     # systems; None of a score that is not made from items.
     resamples: np.ndarray | None = None
     items: int = 0
-    bounds: Bounds = _NONE  # the range of the score
+    bounds: tuple[float, float] = _ANY  # the range of the score
 
     @classmethod
     def of(cls, runs: Sequence[Score]) -> "Scores":
         """Takes one score of several runs; runs without a finite one do not count."""
         found = [score for score in runs if math.isfinite(score.value)]
         values = np.array([score.value for score in found])
-        bounds = found[0].bounds if found else _NONE
+        bounds = found[0].bounds if found else _ANY
         if not found or not all(score.rows for score in found):
             return cls(values, bounds=bounds)
         return cls(values, resampled_scores(found), len(found[0].rows), bounds)
@@ -69,41 +67,16 @@ class Estimate:
     p: float = math.nan  # two-sided, that the true value is zero
     corrected_p: float = math.nan  # by Holm's method, over a table
     detectable: float = math.nan  # the true value that the test is made to find with `POWER`
-    over: Source = ""  # whose chance it is; with "items" it is about the runs at hand alone
+    # Whose chance it is: "seeds and items", "seeds", or "items", which is about the runs at hand
+    # alone; empty without an interval and a test.
+    over: str = ""
     why: str = ""  # why there is no interval, or no test
-    bounds: Bounds = _NONE  # the range of the true value, which no interval leaves
+    bounds: tuple[float, float] = _ANY  # the range of the true value, which no interval leaves
 
     @property
     def significant(self) -> bool:
         """Whether the corrected p is below 0.05; single runs are never significant."""
         return "seeds" in self.over and self.corrected_p < SIGNIFICANT
-
-
-class _Component(NamedTuple):
-    """A component V of a variance, and what it adds to the sum in Satterthwaite's formula.
-
-    A sum of components has (Σ V)² / Σ terms degrees of freedom.
-    """
-
-    variance: float
-    term: float  # V² over its degrees of freedom; half of the variance of this estimate of V
-
-    @classmethod
-    def of_items(cls, resampled: np.ndarray, items: int) -> "_Component":
-        variance = float(resampled.var(ddof=1))
-        return cls(variance, variance**2 / (items - 1))
-
-    @classmethod
-    def of_seeds(cls, values: np.ndarray, resamples: np.ndarray | None) -> "_Component":
-        """Estimates what seeds add to the variance of a mean over them, beside the items."""
-        seeds = len(values)
-        among, by_items = float(values.var(ddof=1)), 0.0
-        if resamples is not None:
-            # What all seeds share is no difference between them.
-            own = resamples - resamples.mean(0)
-            by_items = float(own.var(axis=1, ddof=1).sum() / (seeds - 1))
-        # The difference varies as its first term does: resamples know the second one well.
-        return cls(max(0.0, among - by_items) / seeds, (among / seeds) ** 2 / (seeds - 1))
 
 
 def contrast(*systems: Scores, tests: int = 1) -> Estimate:
@@ -122,20 +95,19 @@ def contrast(*systems: Scores, tests: int = 1) -> Estimate:
     (0.97, True, 'seeds')
     """
     signs = {1: (1,), 2: (1, -1), 4: (1, -1, -1, 1)}[len(systems)]
-    none, moved = _untested(systems, signs)
-    if none.why:
-        return none
+    untested, moved = _untested(systems, signs)
     have_seeds = all(len(each.values) > 1 for each in systems)
+    if untested.why:
+        return untested
     if moved is None:
         if not have_seeds:
-            return replace(none, why="a single seed")
-        parts = [_Component.of_seeds(each.values, None) for each in systems]
-        return _tested(none, parts, "seeds", tests)
-    of_items = _Component.of_items(moved, systems[0].items)
+            return replace(untested, why="a single seed")
+        return _tested(untested, [_of_seeds(each.values) for each in systems], "seeds", tests)
     if not have_seeds:
-        return _of_runs(none, moved, of_items)
-    of_seeds = [_Component.of_seeds(each.values, each.resamples) for each in systems]
-    return _tested(none, [of_items, *of_seeds], "seeds and items", tests)
+        return _of_runs(untested, moved, systems[0].items)
+    parts = [_of_items(moved, systems[0].items)]
+    parts += [_of_seeds(each.values, each.resamples) for each in systems]
+    return _tested(untested, parts, "seeds and items", tests)
 
 
 def change(changed: Scores, unchanged: Scores) -> Estimate:
@@ -148,13 +120,13 @@ def change(changed: Scores, unchanged: Scores) -> Estimate:
     Raises:
         ValueError: the two are scored on different numbers of items.
     """
-    none, moved = _untested((changed, unchanged), (1, -1))
+    untested, moved = _untested((changed, unchanged), (1, -1))
     if moved is None:
-        return replace(none, why=none.why or "the score is not made from items")
-    parts = [_Component.of_items(moved, changed.items)]
+        return replace(untested, why=untested.why or "the score is not made from items")
+    parts = [_of_items(moved, changed.items)]
     if len(changed.values) > 1:
-        parts.append(_Component.of_seeds(changed.values, changed.resamples))
-    found = _tested(none, parts, "items")
+        parts.append(_of_seeds(changed.values, changed.resamples))
+    found = _tested(untested, parts, "items")
     if found.value and not found.error:
         value, p = found.value, 2 * 0.5**changed.items
         return replace(found, low=value, high=value, p=p, corrected_p=p, why="")
@@ -165,17 +137,17 @@ def mean_of(estimates: Sequence[Estimate], tests: int = 1) -> Estimate:
     """Estimates the mean over independent data sets, each of which counts alike."""
     number = len(estimates)
     low, high = np.mean([each.bounds for each in estimates], axis=0).tolist()
-    none = Estimate(float(np.mean([each.value for each in estimates])), bounds=(low, high))
+    untested = Estimate(float(np.mean([each.value for each in estimates])), bounds=(low, high))
     if without := next((each for each in estimates if math.isnan(each.error)), None):
-        return replace(none, why=without.why)
+        return replace(untested, why=without.why)
     variances = [(each.error / number) ** 2 for each in estimates]
     parts = [
-        _Component(v, v**2 / each.freedom if v else 0.0)
+        _Part(v, v**2 / each.freedom if v else 0.0)
         for v, each in zip(variances, estimates, strict=True)
     ]
-    sources: set[Source] = {each.over for each in estimates}
-    over: Source = sources.pop() if len(sources) == 1 else "seeds and items"
-    return _tested(none, parts, "items" if "items" in sources else over, tests)
+    sources = {each.over for each in estimates}
+    over = "seeds and items" if len(sources) > 1 else sources.pop()
+    return _tested(untested, parts, "items" if "items" in sources else over, tests)
 
 
 def p_value(p: float) -> str:
@@ -207,6 +179,36 @@ def corrected(table: Sequence[Estimate]) -> list[Estimate]:
     return [replace(each, corrected_p=p) for each, p in zip(table, adjusted, strict=True)]
 
 
+# --- the variance and its parts -----------------------------------------------------------------
+
+
+class _Part(NamedTuple):
+    """A part of a variance, and what it adds to the sum in Satterthwaite's formula.
+
+    A sum of parts has (Σ variance)² / Σ term degrees of freedom.
+    """
+
+    variance: float
+    term: float  # variance² over its degrees of freedom
+
+
+def _of_items(moved: np.ndarray, items: int) -> _Part:
+    variance = float(moved.var(ddof=1))
+    return _Part(variance, variance**2 / (items - 1))
+
+
+def _of_seeds(values: np.ndarray, resamples: np.ndarray | None = None) -> _Part:
+    """Estimates what seeds add to the variance of a mean over them, beside the items."""
+    seeds = len(values)
+    among, by_items = float(values.var(ddof=1)), 0.0
+    if resamples is not None:
+        # What all seeds share is no difference between them.
+        own = resamples - resamples.mean(0)
+        by_items = float(own.var(axis=1, ddof=1).sum() / (seeds - 1))
+    # The difference varies as its first term does: resamples know the second one well.
+    return _Part(max(0.0, among - by_items) / seeds, (among / seeds) ** 2 / (seeds - 1))
+
+
 def _untested(
     systems: Sequence[Scores], signs: Sequence[int]
 ) -> tuple[Estimate, np.ndarray | None]:
@@ -219,10 +221,10 @@ def _untested(
     signed = list(zip(signs, systems, strict=True))
     value = sum(sign * float(each.values.mean()) for sign, each in signed)
     low, high = np.sum([sorted(sign * end for end in of.bounds) for sign, of in signed], axis=0)
-    none = Estimate(value, bounds=(float(low), float(high)))
+    untested = Estimate(value, bounds=(float(low), float(high)))
     means = [sign * of.resamples.mean(0) for sign, of in signed if of.resamples is not None]
     if len(means) < len(systems):
-        return none, None
+        return untested, None
     numbers = [each.items for each in systems]
     if len(set(numbers)) > 1:
         raise ValueError(
@@ -230,20 +232,22 @@ def _untested(
             f"the same order"
         )
     if numbers[0] < LEAST_ITEMS:
-        return replace(none, why=f"fewer than {LEAST_ITEMS} test items"), None
+        return replace(untested, why=f"fewer than {LEAST_ITEMS} test items"), None
     moved = np.sum(means, axis=0)
     if not np.isfinite(moved).all():
-        return replace(none, why="some resamples of the items have no score"), None
-    return none, moved
+        return replace(untested, why="some resamples of the items have no score"), None
+    return untested, moved
 
 
-def _tested(none: Estimate, of: Sequence[_Component], over: Source, tests: int = 1) -> Estimate:
-    """Adds Student's interval and test to a value, from the components of its variance."""
+def _tested(untested: Estimate, parts: Sequence[_Part], over: str, tests: int = 1) -> Estimate:
+    """Adds Student's interval and test to a value, from the parts of its variance."""
     from scipy import optimize, stats  # takes a second
 
-    value = none.value
-    error, freedom = math.sqrt(sum(each.variance for each in of)), _freedom(of)
-    found = replace(none, error=error, freedom=freedom, over=over)
+    value = untested.value
+    variance, terms = (sum(each) for each in zip(*parts, strict=True))
+    # A part may be almost zero.
+    error, freedom = math.sqrt(variance), max(1.0, variance**2 / terms) if terms else math.inf
+    found = replace(untested, error=error, freedom=freedom, over=over)
     if error <= 1e-12 * abs(value):  # nothing varies, but for rounding
         found = replace(found, error=0.0)
         # Equal values are level. Of others nothing says how much would be chance.
@@ -256,7 +260,7 @@ def _tested(none: Estimate, of: Sequence[_Component], over: Source, tests: int =
         found = replace(found, why=f"too few {'draws' if over == 'items' else 'seeds'}")
     else:
         half = error * float(stats.t.ppf(0.975, freedom))
-        low, high = none.bounds
+        low, high = untested.bounds
         found = replace(found, low=max(value - half, low), high=min(value + half, high))
     if over == "items":
         return found
@@ -265,22 +269,15 @@ def _tested(none: Estimate, of: Sequence[_Component], over: Source, tests: int =
     return replace(found, detectable=error * float(optimize.brentq(missed, 0.0, 4 * critical)))
 
 
-def _freedom(components: Sequence[_Component]) -> float:
-    """Computes degrees of freedom; at least one, since a component may be almost zero."""
-    variance = sum(each.variance for each in components)
-    terms = sum(each.term for each in components)
-    return max(1.0, variance**2 / terms) if terms else math.inf
-
-
-def _of_runs(none: Estimate, moved: np.ndarray, of_items: _Component) -> Estimate:
+def _of_runs(untested: Estimate, moved: np.ndarray, items: int) -> Estimate:
     """Tests single runs over items alone: with percentiles, and the paired bootstrap's p.
 
     p is the share of resamples that deviate from their mean by at least the observed value; the
     observed items count as one resample more.
     """
     low, high = np.percentile(moved, [2.5, 97.5]).tolist()
-    strayed = np.abs(moved - moved.mean()) >= abs(none.value)
-    p = float((strayed.sum() + 1) / (len(moved) + 1)) if none.value else 1.0
-    error, freedom = math.sqrt(of_items.variance), _freedom([of_items])
-    found = replace(none, low=low, high=high, error=error, freedom=freedom)
+    strayed = np.abs(moved - moved.mean()) >= abs(untested.value)
+    p = float((strayed.sum() + 1) / (len(moved) + 1)) if untested.value else 1.0
+    error = float(moved.std(ddof=1))
+    found = replace(untested, low=low, high=high, error=error, freedom=items - 1)
     return replace(found, p=p, corrected_p=p, over="items")

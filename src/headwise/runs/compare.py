@@ -11,7 +11,7 @@ from typing import Any
 from rich.console import Console
 
 from headwise.analysis.results import Benchmark, Compared, machine, versions
-from headwise.analysis.speed import OverRounds, Rounds, decoding_speeds, relative_step_times
+from headwise.analysis.speed import OverRounds, decoding_speeds, relative_step_times
 from headwise.files import write_text
 from headwise.models.modeling import HeadwiseModel
 from headwise.recipes.recipe import Recipe, RecipeFile
@@ -24,8 +24,6 @@ from headwise.runs.tuning import Grid
 from headwise.tasks.task import Task
 from headwise.training.part import freeze_all_but
 from headwise.training.watching import say
-
-ROUNDS = Rounds(least=7, most=15, seconds=3.0)  # of each measurement of times
 
 
 def compare(
@@ -137,12 +135,12 @@ def _times(of: OneDataset, runs: Sequence[Run]) -> dict[str, dict[str, OverRound
     """Measures the times of the first run of each system, in turns with the others."""
     first = {run.system: run for run in reversed(runs)}
     models = {name: read_model(first[name].folder) for name in of.systems}
-    decoding = decoding_speeds(models, ROUNDS)
+    speeds, times = decoding_speeds(models)
     recipes = {name: run.recipe for name, run in first.items()}
     return {
         "step_times": step_times(recipes, models, of.task),
-        "decoding_times": {name: each.relative_time for name, each in decoding.items()},
-        "decoding_speeds": {name: each.tokens_per_second for name, each in decoding.items()},
+        "decoding_times": times,
+        "decoding_speeds": speeds,
     }
 
 
@@ -159,7 +157,7 @@ def step_times(
         freeze_all_but(model, trained[name])
     settings = {name: recipe.training.rules for name, recipe in recipes.items()}
     some = some_batches(task, recipes[first].training, models[first].device)
-    return relative_step_times(models, settings, some, ROUNDS)
+    return relative_step_times(models, settings, some)
 
 
 def run_to_look_into(runs: Sequence[Run]) -> Path:
