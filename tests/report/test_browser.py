@@ -45,7 +45,7 @@ def test_nothing_reaches_past_the_page_but_tables_scroll_in_their_box(
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_text_and_figures_are_dark_on_light_and_light_on_dark(opened, pages, scheme):
     tab = opened(pages["one data set"], color_scheme=scheme)
-    for element in ("h1", ".says", "table tbody th", ".notes", "small", ".figures img"):
+    for element in ("h1", ".says", "table tbody th", ".notes", "table td", ".figures img"):
         shot = Image.open(io.BytesIO(tab.locator(element).first.screenshot())).convert("L")
         grey = np.asarray(shot, dtype=float)
         paper = np.median(grey)

@@ -21,6 +21,7 @@ from headwise.report.page import Section, write_page
 
 ATTACK = "'\"--></title></style></script><script>alert(1)</script><img src=//x.example/y onerror=z>"
 THREE, TWO = ("standard", "mae-7", "tim"), ("standard", "mae-7")
+FIRST = "family == 'first score'"
 
 
 @pytest.fixture(scope="module")
@@ -42,9 +43,14 @@ def found(folder):
     return results(folder)
 
 
-def rows_of(run):
-    found = json.loads((run / "outcome.json").read_text())["scores"]
-    return {score["name"]: np.array(score["rows"]) for score in found}
+def read(folder, system, seed):
+    return json.loads((folder / f"{system}-seed{seed}/result.json").read_text())
+
+
+def scores_of(folder, system, seed):
+    """The scores of a run by their names, with their rows."""
+    path = folder / f"{system}-seed{seed}/outcome.json"
+    return {score["name"]: score for score in json.loads(path.read_text())["scores"]}
 
 
 def corrected(p_values):
@@ -53,57 +59,44 @@ def corrected(p_values):
     for rank, at in enumerate(order):
         least = max(least, min(1.0, (len(p_values) - rank) * p_values[at]))
         found[at] = least
-    return found
+    return pytest.approx(list(found))
 
 
 # --- safe and whole ---------------------------------------------------------------------------
 
 
-def test_a_page_is_well_formed_and_loads_nothing(page):
-    assert page.html.startswith("<!DOCTYPE html>")
+def test_a_page_is_small_loads_nothing_and_texts_of_the_data_are_no_markup(folder, page):
+    assert page.html.startswith("<!DOCTYPE html>") and len(page.html) < 500_000
     assert page.loads() == [] and page.handlers() == []
     assert "script" not in {tag for tag, _ in page.elements}
     assert "nan" not in page.text.lower().split()
-
-
-def test_texts_of_the_data_are_shown_and_are_no_markup(page):
-    assert all(
-        (found.get("src") or "").startswith("data:") for tag, found in page.elements if tag == "img"
-    )
+    images = [found["src"] for tag, found in page.elements if tag == "img"]
+    assert all(source.startswith("data:") for source in images)
     # In the title, a description, samples, a caption, the facts, the recipe, a note of tuning.
     assert page.text.count("alert(1)") > 12
-
-
-def test_a_page_is_small(folder):
-    assert (folder / "report.html").stat().st_size < 500_000
 
 
 def test_every_table_is_its_csv(folder, page):
     saved = page.saved()
     assert len(saved) == len(page.tables) > 5
-    files = [path.read_text(encoding="utf-8") for path in (folder / "tables").glob("*.csv")]
-    assert len(files) == len(saved)
+    assert len(list((folder / "tables").glob("*.csv"))) == len(saved)
     for table, csv_rows in zip(page.tables, saved, strict=True):
         assert len(table) == len(csv_rows)
         for row, cells in zip(table[1:], csv_rows[1:], strict=True):
-            for shown, kept in zip(row, cells, strict=True):
+            # The name of a group stands once, on the left.
+            for shown, kept in zip(row[::-1], cells[::-1], strict=False):
                 _is_same(shown.strip(), kept)
 
 
 def _is_same(shown, kept):
     """A cell of the page is what the CSV has: the same text, or the same number, rounded."""
     plain = kept.removeprefix("'") if kept[:2] in ("'=", "'@", "'+", "'-") else kept
-    if shown.split() == plain.split() or shown == "":  # the name of a group stands once
+    if shown.split() == plain.split() or (shown, kept) in (("–", ""), ("yes", "True")):
         return
-    if shown == "–":
-        assert kept == ""
+    if shown == "no":
+        assert kept == "False"
         return
-    try:
-        value = float(kept)
-    except ValueError:
-        assert (shown, kept) in (("yes", "True"), ("no", "False"))
-        return
-    assert float(shown.replace("−", "-").replace(",", "")) == pytest.approx(value, rel=0.006)
+    assert float(shown.replace("−", "-").replace(",", "")) == pytest.approx(float(kept), rel=0.006)
 
 
 def test_no_cell_of_a_csv_is_a_formula(tmp_path):
@@ -115,22 +108,6 @@ def test_no_cell_of_a_csv_is_a_formula(tmp_path):
     assert all(row[0][:1] in ("", "'") for row in cells)
 
 
-def test_an_error_while_a_page_is_made_leaves_the_old_one(tmp_path):
-    class Wrong:
-        def __str__(self):
-            raise RuntimeError("no text")
-
-        __html__ = __str__
-
-    path = tmp_path / "p.html"
-    write_page(path, "old", "", [Section("a", table=pd.DataFrame({"x": [1]}))])
-    before = path.read_bytes()
-    with pytest.raises(RuntimeError):
-        write_page(path, "new", "", [Section("a", says=Wrong())])
-    assert path.read_bytes() == before
-    assert sorted(found.name for found in tmp_path.iterdir()) == ["p.html", "tables"]
-
-
 # --- numbers ----------------------------------------------------------------------------------
 
 
@@ -139,14 +116,14 @@ def test_results_are_those_of_the_rows(folder, found, name):
     found = found.query("test == 'test' and score == @name").set_index("system")
     means = {}
     for system in THREE:
-        seeds = [rows_of(folder / f"{system}-seed{seed}")[name] for seed in (1, 2)]
+        rows = [np.array(scores_of(folder, system, seed)[name]["rows"]) for seed in (1, 2)]
         of_seeds = [
-            100 * rows[:, 0].sum() / rows[:, 1].sum() if name == "accuracy" else rows.mean()
-            for rows in seeds
+            100 * each[:, 0].sum() / each[:, 1].sum() if name == "accuracy" else each.mean()
+            for each in rows
         ]
         means[system] = np.mean(of_seeds)
+        assert found["of_seeds"][system] == pytest.approx(of_seeds)
         assert found["value"][system] == pytest.approx(means[system])
-        assert found["deviation"][system] == pytest.approx(np.std(of_seeds, ddof=1))
         assert found["low"][system] < means[system] < found["high"][system]
     for system in THREE[1:]:
         assert found["difference"][system] == pytest.approx(means[system] - means["standard"])
@@ -158,23 +135,16 @@ def test_without_items_the_test_is_welchs(tmp_path):
     write_compared(tmp_path, THREE, seeds, items=0)
     found = results(tmp_path).query("score == 'accuracy'").set_index("system")
     values = {
-        system: [
-            json.loads((tmp_path / f"{system}-seed{n}/outcome.json").read_text())["scores"][0][
-                "value"
-            ]
-            for n in seeds
-        ]
+        system: [scores_of(tmp_path, system, seed)["accuracy"]["value"] for seed in seeds]
         for system in THREE
     }
-    p_values = []
     for system in THREE[1:]:
         welch = stats.ttest_ind(values[system], values["standard"], equal_var=False)
         low, high = welch.confidence_interval()
-        assert found["p"][system] == pytest.approx(welch.pvalue)
-        ends = [found["diff_low"][system], found["diff_high"][system]]
-        assert ends == pytest.approx([low, high])
-        p_values.append(welch.pvalue)
-    assert list(found["corrected_p"][1:]) == pytest.approx(list(corrected(p_values)))
+        row = found.loc[system]
+        assert [row["p"], row["diff_low"], row["diff_high"]] == pytest.approx(
+            [welch.pvalue, low, high]
+        )
 
 
 @pytest.mark.parametrize(
@@ -187,35 +157,31 @@ def test_without_items_the_test_is_welchs(tmp_path):
 )
 def test_p_is_corrected_over_what_is_tested_together(found, of):
     tested = found.query(of).query("system != 'standard'")
-    assert list(tested["corrected_p"]) == pytest.approx(list(corrected(tested["p"].to_numpy())))
+    assert list(tested["corrected_p"]) == corrected(tested["p"].to_numpy())
 
 
 @pytest.mark.parametrize("system", THREE)
 def test_the_table_has_the_numbers_of_the_runs_and_no_others(folder, page, found, system):
-    cells = page.row(system)
-    run = json.loads((folder / f"{system}-seed1/result.json").read_text())
-    losses = [
-        json.loads((folder / f"{system}-seed{n}/result.json").read_text())["validation_loss"]
-        for n in (1, 2)
-    ]
+    cells, run = page.row(system), read(folder, system, 1)
+    losses = [read(folder, system, seed)["validation_loss"] for seed in (1, 2)]
     compared = json.loads((folder / "comparison.json").read_text())
-    time = compared["step_times"][system]
-    row = found.query("test == 'test' and score == 'accuracy'").set_index("system").loc[system]
+    ends = ("value", "low", "high")
+    row = found.query(FIRST).set_index("system").loc[system]
     expected = {
         "Seeds": [2],
         "Parameters": [run["parameters"]],
         "MACs": [run["macs"]],
-        "Time per step": [time[end] for end in ("value", "low", "high")],
-        "Validation loss": [np.mean(losses), np.std(losses, ddof=1)],
-        "Accuracy ↑": [row[name] for name in ("value", "deviation", "low", "high")],
+        "Step time": [compared["step_times"][system][end] for end in ends],
+        "Generation": [*(compared["decoding_times"][system][end] for end in ends), 900],
+        "Loss": [np.mean(losses), np.std(losses, ddof=1)],
+        "accuracy ↑": [row["value"], np.std(row["of_seeds"], ddof=1), row["low"], row["high"]],
         "Difference": [row[n] for n in ("difference", "diff_low", "diff_high", "corrected_p")],
         "Detectable": [row["detectable"]],
     }
-    assert list(cells) == ["System", *expected, "About"]
+    assert list(cells) == ["System", *expected]
     for heading, values in expected.items():
         shown = numbers(cells[heading].replace("–", " "))
         finite = [value for value in values if np.isfinite(value)]
-        assert len(shown) == len(finite)
         for number, value in zip(shown, finite, strict=True):
             # A small p is written as < 0.001.
             assert number.is_of(value) or (number.value, value < 0.001) == (0.001, True), heading
@@ -226,12 +192,10 @@ def test_how_soon_the_loss_of_the_baseline_is_reached(folder, page):
     """On straight lines between validations."""
     runs = {
         system: [
-            pd.DataFrame(
-                json.loads((folder / f"{system}-seed{n}/result.json").read_text())["history"]
-            )
+            pd.DataFrame(read(folder, system, seed)["history"])
             .dropna(subset="eval_loss")
             .set_index("step")["eval_loss"]
-            for n in (1, 2)
+            for seed in (1, 2)
         ]
         for system in THREE
     }
@@ -245,22 +209,26 @@ def test_how_soon_the_loss_of_the_baseline_is_reached(folder, page):
                 before = losses.index[losses.index.get_loc(after) - 1]
                 gone = (losses[before] - target) / (losses[before] - losses[after])
                 steps.append(before + gone * (after - before))
-        assert numbers(row[3])[0].is_of(np.mean(steps))
-        assert row[4].strip() == f"{len(steps)} of 2"
+        assert numbers(row[2])[0].is_of(np.mean(steps))
+        assert row[3].strip() == f"{len(steps)} of 2"
 
 
 # --- runs that are few, lost or missing -------------------------------------------------------
 
 
-def test_a_run_that_diverged_is_in_no_mean_and_is_said(tmp_path):
-    write_compared(tmp_path, TWO, (1, 2, 3), diverged=["mae-7-seed2"])
+def test_runs_that_are_in_no_mean_are_said_first(tmp_path):
+    lost = ["tim-seed1", "tim-seed2", "tim-seed3"]
+    write_compared(tmp_path, THREE, (1, 2, 3), missing=lost, diverged=["mae-7-seed2"])
     found = results(tmp_path).query("score == 'accuracy'").set_index("system")
-    kept = [rows_of(tmp_path / f"mae-7-seed{n}")["accuracy"][:, 0].mean() for n in (1, 3)]
-    assert found["value"]["mae-7"] == pytest.approx(100 * np.mean(kept))
-    assert found["seeds"]["mae-7"] == 2
+    kept = [scores_of(tmp_path, "mae-7", seed)["accuracy"]["value"] for seed in (1, 3)]
+    assert found["value"]["mae-7"] == pytest.approx(np.mean(kept))
     write_report(tmp_path)
     page = Page(tmp_path / "report.html")
+    first = verdict(tmp_path).splitlines()[0]
+    assert first.startswith("4 of 9 runs are in no mean: ") and first in page.text
+    assert "tim-seed1 (not finished)" in first and "mae-7-seed2 (diverged)" in first
     assert "1 diverged" in page.row("mae-7")["Seeds"]
+    assert "not finished" in page.row("tim")["Loss"]
 
 
 def test_where_all_runs_diverged_there_is_no_result(tmp_path):
@@ -268,39 +236,29 @@ def test_where_all_runs_diverged_there_is_no_result(tmp_path):
     write_compared(tmp_path, TWO, (1, 2), diverged=names)
     write_report(tmp_path)
     page = Page(tmp_path / "report.html")
-    said = verdict(tmp_path)
-    assert said in page.text and said.startswith("There is no result.")
-    assert "standard (all runs diverged), mae-7 (all runs diverged)" in said
+    assert verdict(tmp_path).endswith("There is no result.")
     assert "nan" not in page.text.lower().split()
-    assert {page.row(name)["Accuracy ↑"].strip() for name in TWO} == {"diverged"}
+    assert {page.row(name)["Loss"].strip() for name in TWO} == {"diverged"}
 
 
-def test_a_lost_baseline_is_said_and_nothing_is_compared_with_it(tmp_path):
+def test_with_a_lost_baseline_nothing_is_compared(tmp_path):
     write_compared(tmp_path, TWO, (1, 2), diverged=["standard-seed1", "standard-seed2"])
-    said = verdict(tmp_path)
-    assert said.startswith("mae-7 has accuracy: ")
-    assert "without a score, with which none is compared: standard (all runs diverged)" in said
+    assert "mae-7 has the best accuracy: " in verdict(tmp_path)
+    assert "It is not compared" in verdict(tmp_path)
     assert results(tmp_path)["corrected_p"].isna().all()
 
 
-def test_missing_runs_are_said_first(tmp_path):
-    write_compared(tmp_path, THREE, (1, 2), missing=["tim-seed1", "tim-seed2", "mae-7-seed2"])
-    first = verdict(tmp_path).splitlines()[0]
-    assert first == (
-        "3 of 6 runs are finished; these are missing: tim-seed1, mae-7-seed2, tim-seed2."
-    )
-    write_report(tmp_path)
-    page = Page(tmp_path / "report.html")
-    assert first in page.text
-    assert "not finished" in page.row("tim")["Accuracy ↑"]
+def test_before_any_run_has_finished_there_is_a_page(tmp_path):
+    write_compared(tmp_path, TWO, [1], missing=["standard-seed1", "mae-7-seed1"])
+    assert "2 of 2 runs are in no mean" in Page(write_report(tmp_path)).text
+    assert results(tmp_path).empty and results_table(tmp_path).row_count == 2
 
 
 def test_a_single_system_is_compared_with_nothing(tmp_path):
     write_compared(tmp_path, ["mae-7"], [1])
-    write_report(tmp_path)
-    page = Page(tmp_path / "report.html")
+    page = Page(write_report(tmp_path))
     assert not {"Difference", "Detectable"} & page.row("mae-7").keys()
-    assert "baseline" not in verdict(tmp_path) and "winner" not in verdict(tmp_path)
+    assert "It is not compared" in verdict(tmp_path) and "winner" not in verdict(tmp_path)
 
 
 def test_single_runs_have_no_star_and_no_p(tmp_path):
@@ -323,15 +281,12 @@ def test_the_verdict_names_the_best_system(tmp_path, systems, first):
     """By the score that ranks them, of which more may be better or less."""
     write_compared(tmp_path, systems, (1, 2), first=first)
     said, name = verdict(tmp_path), ("accuracy", "surprise")[first]
-    found = results(tmp_path).query("test == 'test' and score == @name").set_index("system")
-    best = found["value"].idxmin() if first else found["value"].idxmax()
-    assert f"{best} has the best {name}: {found['value'][best]:.{3 if first else 1}f}" in said
-    told = (
-        best
-        if best != systems[0]
-        else found["value"].drop(best).agg("idxmin" if first else "idxmax")
-    )
-    apart = f"{found['difference'][told]:+.{3 if first else 1}f}".replace("-", "−")
+    found = results(tmp_path).query(FIRST).set_index("system")
+    ranked = found["value"].sort_values(ascending=bool(first))
+    best, digits = ranked.index[0], 3 if first else 1
+    assert f"{best} has the best {name}: {ranked.iloc[0]:.{digits}f}" in said
+    told = best if best != systems[0] else ranked.index[1]
+    apart = f"{found['difference'][told]:+.{digits}f}".replace("-", "−")
     assert f"{told} differs from the baseline {systems[0]} by {apart}" in said
     assert ("a significant difference" in said) == bool(found["significant"][told])
     assert ("chosen after the fact" in said) == (len(systems) > 2)
@@ -340,32 +295,21 @@ def test_the_verdict_names_the_best_system(tmp_path, systems, first):
 # --- several data sets ------------------------------------------------------------------------
 
 
-@pytest.fixture(scope="module")
-def several(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("several")
-    write_benchmark(folder, systems=TWO, seeds=(1, 2))
-    write_report(folder)
-    return folder
-
-
-def test_data_sets_have_a_column_each_and_their_mean(several):
-    found = results(several).query("score == 'accuracy'")
+def test_data_sets_have_a_column_each_and_their_mean(tmp_path):
+    write_benchmark(tmp_path, systems=TWO, seeds=(1, 2))
+    page, found = Page(write_report(tmp_path)), results(tmp_path).query(FIRST)
     wide = found.pivot(index="system", columns="dataset", values="value")
     assert list(wide["mean"]) == pytest.approx(list(wide[["first", "second"]].mean(axis=1)))
     tested = found[found["system"] != "standard"]
     assert len(tested) == 3
-    assert list(tested["corrected_p"]) == pytest.approx(list(corrected(tested["p"].to_numpy())))
-    row = Page(several / "report.html").row("mae-7")
+    assert list(tested["corrected_p"]) == corrected(tested["p"].to_numpy())
+    row = page.row("mae-7")
     for name in ("first", "second", "mean"):
-        assert numbers(row[f"{name} Accuracy ↑"])[0].is_of(wide[name]["mae-7"])
-
-
-def test_each_data_set_has_its_report_on_the_page(several):
-    page = Page(several / "report.html")
+        assert numbers(row[f"{name}\naccuracy ↑"])[0].is_of(wide[name]["mae-7"])
+    assert "best mean accuracy over data sets" in verdict(tmp_path)
     for name in ("first", "second"):
         assert f"The report of {name}" in page.text
-        assert verdict(several / name) in page.text
-    assert len(page.saved()) == len(list((several / "tables").glob("*.csv")))
+    assert len(page.saved()) == len(list((tmp_path / "tables").glob("*.csv")))
 
 
 # --- in a terminal, and outputs side by side ----------------------------------------------------
@@ -377,31 +321,20 @@ def test_numbers_in_a_terminal_are_whole(folder, found, width):
     console.print(results_table(folder), crop=False)
     text = console.export_text()
     assert "…" not in text
-    row = found.query("test == 'test' and score == 'accuracy' and system == 'mae-7'").iloc[0]
+    row = found.query(FIRST).set_index("system").loc["mae-7"]
     for value in (row["value"], row["low"], row["high"], row["difference"]):
         assert f"{abs(value):.1f}" in text
     assert ("too few seeds" in text) == np.isnan(row["diff_low"])
 
 
-def test_samples_that_differ_come_first_and_say_what_is_right(page):
+def test_samples_that_differ_come_first(page):
     (table,) = (t for t in page.tables if "Text" in map(str.strip, t[0]))
-    texts = [(row[1].strip(), " ".join(row[2].split()), row[3].strip()) for row in table[1:]]
-    made = [text for name, text, _ in texts if name in THREE]
+    made = [" ".join(row[-1].split()) for row in table[1:] if row[-2].strip() in THREE]
     assert len(set(made[:3])) == 3 and len(set(made[3:6])) == 1
-    assert ("standard", "Fermer 0", "✓ as the reference") in texts
-    assert [mark for _, text, mark in texts if "Close" in text] == [""] * 3
 
 
 def test_pictures_that_all_systems_share_are_shown_once(page):
-    captions = [
-        found["alt"] for tag, found in page.elements if tag == "img" and found.get("loading")
-    ]
-    assert len(captions) == len(THREE) + 1
-    assert captions[-1] == "Given all systems"
-
-
-def test_a_picture_keeps_its_bytes(tmp_path):
-    kept = base64.b64encode(png()).decode()
-    write_page(tmp_path / "p.html", "x", "", [Section("t", pictures={"a\nb": kept})])
-    sources = [found["src"] for tag, found in Page(tmp_path / "p.html").elements if tag == "img"]
-    assert sources == [f"data:image/png;base64,{kept}"]
+    images = [found for tag, found in page.elements if tag == "img" and found.get("loading")]
+    assert len(images) == len(THREE) + 1
+    assert images[-1]["alt"].startswith("2. Given standard, mae-7, tim")
+    assert images[-1]["src"].endswith(base64.b64encode(png()).decode())

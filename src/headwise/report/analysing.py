@@ -28,7 +28,7 @@ from headwise.report.open_model import (
     task_of,
     text_batch,
 )
-from headwise.report.page import Section, write_page
+from headwise.report.page import write_page
 from headwise.report.sections import analysis_sections
 from headwise.runs.evaluate import Opened, as_evaluated, check_same_items, model_of, open_part
 from headwise.runs.folder import distinct_names, read_result
@@ -69,7 +69,7 @@ class Analysis:
 
     def tables(self) -> dict[str, pd.DataFrame]:
         """Returns the tables of the page by their titles."""
-        return dict(pair for section in _sections([self]) for pair in section.tables())
+        return dict(pair for section in analysis_sections([self], "") for pair in section.tables())
 
     def write(self, folder: str | Path) -> Path:
         """Writes the page `analysis.html` into a folder, and its tables as CSV into `tables`.
@@ -137,14 +137,11 @@ def analyse(
     """
     console = Console(stderr=True)
     described = describe or (_described(tokens, names) if tokens is not None else None)
-    measured = None
-    if quality is not None:
-        measured = of_numbers(quality, higher_is_better=higher_is_better)
+    measured = of_numbers(quality, higher_is_better=higher_is_better) if quality else None
     with observed(model, layouts):
-        decided = _decided(model, batches, described, name, length_hint(batches), console)
-        ablations = _ablated(model, measured, level, name, console)
-    read = decided[0].sequences if decided else 0
-    return Analysis(decided, ablations, name, f"{read:,} sequences" if read else "")
+        found = _analysed(model, batches, described, measured, level, name, console)
+    found.data = f"{found.decided[0].sequences:,} sequences" if found.decided else ""
+    return found
 
 
 def analyse_runs(
@@ -201,30 +198,17 @@ def analyse_runs(
 def write_analyses(analyses: Sequence[Analysis], folder: Path, command: str = "") -> Path:
     """Writes the page of analyses side by side; returns its path."""
     several = len(analyses) > 1
-    says = "\n".join(
-        f"{f'{each.name}: ' if several else ''}{finding}"
+    says = [
+        f"{each.name}: {finding}" if several else finding
         for each in analyses
         for finding in (each.findings[:_FINDINGS] if several else each.findings)
-    )
-    title = f"What the heads of {', '.join(each.name for each in analyses)} do"
-    write_page(folder / PAGE, title, says, _sections(analyses, command))
-    return folder / PAGE
-
-
-def _sections(analyses: Sequence[Analysis], command: str = "") -> list[Section]:
-    made = [
-        *filter(None, [command]),
-        *(f"{each.name}: {each.data}" for each in analyses if each.data),
-        machine(),
-        ", ".join(f"{name} {version}" for name, version in versions().items()),
     ]
-    found = analysis_sections(
-        {each.name: each.decided for each in analyses},
-        {each.name: each.ablations for each in analyses if each.ablations is not None},
-        {each.name: each.history for each in analyses},
-        "\n".join(made),
-    )
-    return [section for section in found if section is not None]
+    data = [f"{each.name}: {each.data}" for each in analyses]
+    numbers = ", ".join(f"{name} {version}" for name, version in versions().items())
+    sections = analysis_sections(analyses, "\n".join([command, *data, machine(), numbers]).strip())
+    title = f"What the heads of {', '.join(each.name for each in analyses)} do"
+    write_page(folder / PAGE, title, "\n".join(says), sections)
+    return folder / PAGE
 
 
 # --- one model --------------------------------------------------------------------------------
@@ -238,14 +222,14 @@ def _of_run(opened: Opened, name: str, level: Level, console: Console) -> Analys
     order = [order[number] for number in np.random.default_rng(0).permutation(len(order))]
     batches = (task.collate(items.__getitems__(of)) for of in order)
     with as_evaluated(model, evaluation, console, name):
-        decided = _decided(model, batches, task.describe, name, len(order), console)
         quality = of_task(model, task, opened.part, evaluation)
-        ablations = _ablated(model, quality, level, name, console)
+        found = _analysed(model, batches, task.describe, quality, level, name, console)
+    found.data = f"{opened.part}, {len(items):,} {task.item_name}"
+    if found.decided and found.decided[0].sequences < len(items):
+        found.data += f", of which {found.decided[0].sequences:,} for all but the ablations"
     result = read_result(opened.run)
-    size = f"{opened.part}, {len(items):,} {task.item_name}"
-    if decided and decided[0].sequences < len(items):
-        size += f", of which {decided[0].sequences:,} for all but the ablations"
-    return Analysis(decided, ablations, name, size, result.history if result else ())
+    found.history = result.history if result else ()
+    return found
 
 
 def _of_text(model_name: Path, name: str, file: Path, level: Level, console: Console) -> Analysis:
@@ -255,10 +239,9 @@ def _of_text(model_name: Path, name: str, file: Path, level: Level, console: Con
     per = "example" if task == "classification" else "token"
     quality = of_loss(model, batches, f"nats per {per}") if task else None
     with observed(model):
-        described = describe_text(model, tokenizer)
-        decided = _decided(model, batches, described, name, len(batches), console)
-        ablations = _ablated(model, quality, level, name, console)
-    return Analysis(decided, ablations, name, data)
+        found = _analysed(model, batches, describe_text(tokenizer), quality, level, name, console)
+    found.data = data
+    return found
 
 
 def _lines(model: Any, tokenizer: Any, file: Path) -> tuple[list[dict[str, Tensor]], str]:
@@ -280,7 +263,7 @@ def _lines(model: Any, tokenizer: Any, file: Path) -> tuple[list[dict[str, Tenso
         try:
             if task in _SECOND and not second.strip():
                 raise ValueError(f"expected a text, a tab and {_SECOND[task]}")
-            batch = text_batch(model, tokenizer, [text], [second.strip()] if second else None)
+            batch = text_batch(model, tokenizer, text, second.strip() or None)
         except ValueError as error:
             raise ValueError(f"{file}, line {number}: {error}") from error
         if task == "masked-language-modelling":
@@ -290,39 +273,34 @@ def _lines(model: Any, tokenizer: Any, file: Path) -> tuple[list[dict[str, Tenso
         batches.append(batch)
     if not batches:
         raise ValueError(f"{file} is empty, expected a text with an item in each line")
-    if task == "language-modelling" and all(each["input_ids"].numel() < 2 for each in batches):
-        raise ValueError(
-            f"no line of {file} has a token after the first, which is not predicted; expected "
-            f"lines of several tokens"
-        )
-    limit = f"; {cut:,} lines have {longest:,} tokens or more, of which these are read"
-    size = f"{file.name}, {len(batches):,} lines, {tokens:,} tokens"
-    return batches, f"{size}{limit if cut else ''}{rest}"
+    said = f"{file.name}, {len(batches):,} lines, {tokens:,} tokens"
+    said += (
+        f"; {cut:,} lines have {longest:,} tokens or more, of which these are read" if cut else ""
+    )
+    return batches, said + rest
 
 
-def _decided(
+def _analysed(
     model: nn.Module,
     batches: Iterable[Batch],
     describe: Describe | None,
+    quality: Quality | None,
+    level: Level,
     name: str,
-    number: int,
     console: Console,
-) -> list[Decided]:
-    say_begin(console, f"{name}: {number:,} batches are read")
+) -> Analysis:
+    """Reads the batches, then evaluates the ablations, with a bar for each."""
+    say_begin(console, f"{name}: batches are read")
     with bars(console, transient=True) as shown:
-        bar = shown.add_task(name, total=number or None, figures="batches read")
-        return collect(model, shown.track(batches, task_id=bar), describe)
-
-
-def _ablated(
-    model: nn.Module, quality: Quality | None, level: Level, name: str, console: Console
-) -> pd.DataFrame | None:
+        bar = shown.add_task(name, total=length_hint(batches) or None, figures="batches read")
+        decided = collect(model, shown.track(batches, task_id=bar), describe)
     if quality is None or level == "none":
-        return None
+        return Analysis(decided, name=name)
     say_begin(console, f"{name}: ablations are evaluated one by one")
     with bars(console, transient=True) as shown:
         bar = shown.add_task(name, total=None, figures="ablations")
-        return ablate(model, quality, level, track=lambda each: shown.track(each, task_id=bar))
+        table = ablate(model, quality, level, track=lambda each: shown.track(each, task_id=bar))
+    return Analysis(decided, table, name)
 
 
 def _described(

@@ -4,7 +4,6 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pandas as pd
-from pandas.api.types import is_float_dtype
 
 from headwise.analysis.decided import Decided
 from headwise.analysis.questions import explained, load
@@ -36,21 +35,21 @@ def findings(decided: Sequence[Decided], ablations: pd.DataFrame | None) -> list
 
 def _of_parts(table: pd.DataFrame) -> Iterator[str]:
     """Says which part is worth most, and how many are worth nothing."""
-    units = single_units(table).dropna(subset="cost")
+    units = table[[removed(row) is not None for row in table.itertuples()]].dropna(subset="cost")
     if units.empty:
         return
     best, last = units.iloc[0], units.iloc[-1]
     if best.cost > 0:
         yield f"Worth most is {part(best)}: without it, {_loss(table, best)}."
     if units["p"].isna().all():
-        yield f"Which parts may be removed cannot be said: {units.iloc[0].why}."
+        yield f"Which parts may be removed cannot be said: {best.why}."
         return
     needed = int(((units["corrected_p"] < SIGNIFICANT) & (units["cost"] > 0)).sum())
     names = " and ".join(plural(unit) for unit in dict.fromkeys(units["unit"]))
     yield (
         f"Of the {len(units):,} {names}, {len(units) - needed:,} can be removed one at a time "
-        f"without a loss that is more than chance. The cheapest is {part(last)}: without it, the "
-        f"{table.attrs['score']} changes by {change_in_words(table, last)}."
+        f"without a loss that is more than chance. The cheapest is {part(last)}: without it, "
+        f"{_loss(table, last)}."
     )
 
 
@@ -62,14 +61,14 @@ def _of_weights(table: pd.DataFrame) -> Iterator[str]:
 
 def _loss(table: pd.DataFrame, row: Any) -> str:
     """Says what an ablation costs, as a share of the whole score."""
-    score, whole = table.attrs["score"], number(table.attrs["value"], table.attrs["digits"] + 1)
+    digits = table.attrs["digits"] + 1
+    whole = f"the {table.attrs['score']} of {number(table.attrs['value'], digits)}"
     chance = "" if row.corrected_p < SIGNIFICANT else ", which may be chance"
     if not row.share > 0:  # nothing is lost, or the whole score is no share of anything
-        return f"the {score} of {whole} changes by {change_in_words(table, row)}{chance}"
+        return f"{whole} changes by {number(row.difference, digits, sign=True)}{chance}"
     if table.attrs["lower_is_better"]:
-        return f"the {score} of {whole} rises by {percent(row.share)}{chance}"
-    lost = "all" if row.share > 0.995 else percent(row.share)
-    return f"{lost} of the {score} of {whole} is lost{chance}"
+        return f"{whole} rises by {percent(row.share)}{chance}"
+    return f"{percent(row.share)} of {whole} is lost{chance}"
 
 
 def _of_work(decided: Sequence[Decided]) -> Iterator[str]:
@@ -87,7 +86,6 @@ def _of_label(decided: Sequence[Decided]) -> Iterator[str]:
     known = [(share, label, d) for d in decided for label, share in explained_by(d).items()]
     if known:
         share, label, d = max(known, key=lambda each: each[0])
-        label = label if label == d.word else f"label “{label}”"
         yield (
             f"The {label} alone explains up to {percent(share)} of the decisions "
             f"({where(d.place)})."
@@ -117,35 +115,21 @@ def plural(unit: str) -> str:
 
 
 def part(row: Any) -> str:
-    """Says in words what an ablation, a row of the table, changes."""
-    if row.unit in row.options:
-        return f"{row.unit} {row.options[row.unit]} ({where(row.place)})"
-    if row.ablation not in _DOES:
-        return str(row.ablation)
-    return _DOES[row.ablation].format(unit=row.unit, units=plural(row.unit), **row.options)
+    """Says in words what an ablation, a row of the table, removes or changes."""
+    if removed(row) is not None:
+        return f"{row.unit} {removed(row)} ({where(row.place)})"
+    words = _DOES.get(row.ablation, row.ablation)
+    return str(words).format(unit=row.unit, units=plural(row.unit), **row.options)
 
 
-def short_place(place: str) -> str:
-    """Writes a place in the few words that a figure has room for.
-
-    >>> short_place("encoder_self.2")
-    'encoder self 2'
-    """
-    is_site = place.rpartition(".")[0] in SITES
-    return place.replace("_", " ").replace(".", " ") if is_site else place
-
-
-def single_units(table: pd.DataFrame) -> pd.DataFrame:
-    """Selects the ablations that remove a single unit; others change all systems of a kind."""
-    return table[[row.unit in row.options for row in table.itertuples()]]
+def removed(row: Any) -> int | None:
+    """Returns the number of the unit that an ablation removes; None if it changes a whole kind."""
+    number_of_unit: int | None = row.options.get(row.unit)
+    return number_of_unit
 
 
 def percent(share: float) -> str:
     return f"{number(100 * share, 1 if abs(share) < 0.095 else 0)}%"
-
-
-def change_in_words(table: pd.DataFrame, row: Any) -> str:
-    return number(row.difference, table.attrs["digits"] + 1, sign=True)
 
 
 def by_unit(decided: Sequence[Decided]) -> dict[str, list[Decided]]:
@@ -157,21 +141,7 @@ def by_unit(decided: Sequence[Decided]) -> dict[str, list[Decided]]:
     return found
 
 
-def labels_of(d: Decided) -> list[str]:
-    """Names what is known of the positions of a system: tokens, and the labels of the task."""
-    columns = {**d.rows, **d.positions}
-    return [
-        name
-        for name, values in columns.items()
-        if name not in ("sequence", "position", "length") and not is_float_dtype(values)
-    ]
-
-
 def explained_by(d: Decided) -> dict[str, float]:
-    """Computes how much of the decisions each label explains, by the name that pages give it."""
-    found = {label: explained(d, label) for label in labels_of(d) if label in d.rows}
-    return {word_of(d, label): share for label, share in found.items() if share == share}
-
-
-def word_of(d: Decided, label: str) -> str:
-    return d.word if label == "token" else label
+    """Computes how much of the decisions each label explains."""
+    found = {label: explained(d, label) for label in d.labels}
+    return {label: share for label, share in found.items() if share == share}

@@ -10,7 +10,6 @@ import math
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import groupby
 from numbers import Integral
 from pathlib import Path
 from typing import Any
@@ -19,8 +18,10 @@ import jinja2
 import matplotlib
 import numpy as np
 import pandas as pd
+from markupsafe import Markup
 from matplotlib.figure import Figure
 from matplotlib.rcsetup import cycler
+from matplotlib.ticker import EngFormatter
 
 from headwise.files import write_text
 
@@ -49,9 +50,9 @@ _STYLE = {
     "ytick.color": "#444444",
 }
 _MARKERS, _DASHES = "osD^vPX*", ("-", (0, (5, 1.5)), (0, (1.5, 1.5)), (0, (5, 1.5, 1, 1.5)))
-_DECIMALS = re.compile(rb"(\.\d)\d+")
 _CELLS_WITH_NUMBERS = 300  # of a heat map
-_LONG = 48  # letters of a cell that is a text, whose lines are broken
+_LONG = 48  # letters of a cell whose lines are broken
+_FORMULA = re.compile(r"(?=.*([^\W\d]|[|(!=@]))[=+\-@\t\r]", re.DOTALL)  # to a spreadsheet
 
 
 @dataclass
@@ -61,11 +62,9 @@ class Section:
     Attributes:
         title: of the section.
         says: a sentence or two: what was found, and how to read it.
-        table: shown below; a cell is a number, or a text whose lines after the first are smaller.
-            A first line that ends with a star is bold.
+        table: shown below; of a cell that is a text, the lines after the first are smaller.
         figures: shown behind it.
-        pictures: caption to a PNG in base64. The first line of a caption is a title, which those
-            that follow each other may share.
+        pictures: title to what is shown below it: captions, each with a PNG in base64.
         more: title to a table, a text or sections, folded.
         notes: how to read tables and figures, in small type.
     """
@@ -74,7 +73,7 @@ class Section:
     says: str = ""
     table: pd.DataFrame | None = None
     figures: list[Figure] = field(default_factory=list)
-    pictures: dict[str, str] = field(default_factory=dict)
+    pictures: dict[str, list[tuple[str, str]]] = field(default_factory=dict)
     more: dict[str, "pd.DataFrame | str | list[Section]"] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
 
@@ -83,18 +82,17 @@ class Section:
         if self.table is not None:
             yield self.title, self.table
         for title, content in self.more.items():
-            if isinstance(content, pd.DataFrame):
-                yield title, content
-            elif isinstance(content, list):
-                for section in content:
-                    yield from ((f"{title} {name}", table) for name, table in section.tables())
+            inner = [Section("", table=content)] if isinstance(content, pd.DataFrame) else content
+            for section in inner if isinstance(inner, list) else []:
+                for name, table in section.tables():
+                    yield " ".join(filter(None, (self.title, title, name))), table
 
 
-def axes(columns: int = 1, height: float = 3.2, width: float = 5.2, **shared: Any) -> Any:
+def axes(columns: int = 1, height: float = 3.2, width: float = 5.2) -> Any:
     """Makes a figure with plots side by side, and returns both."""
     with matplotlib.rc_context(_STYLE):
         figure = Figure(figsize=(width, height), layout="constrained")
-        return figure, figure.subplots(1, columns, squeeze=False, **shared)[0]
+        return figure, figure.subplots(1, columns, squeeze=False)[0]
 
 
 def legend(figure: Figure) -> None:
@@ -111,29 +109,22 @@ def look(number: int) -> dict[str, Any]:
     }
 
 
-def heat(
-    frame: pd.DataFrame, title: str = "", *, centre: float | None = None, digits: int = 2
-) -> Figure:
-    """Draws a table as coloured cells with numbers; with a centre, in two colours around it."""
+def heat(frame: pd.DataFrame, title: str, *, around_zero: bool = False, digits: int = 2) -> Figure:
+    """Draws a table as coloured cells with numbers, with one colour or with two around zero."""
     figure, (plot,) = axes(height=0.8 + 0.3 * len(frame))
     values = frame.to_numpy(float)
-    off = np.abs(values - (centre or 0))
-    limit = float(off[np.isfinite(off)].max(initial=0)) or 1.0
-    low, high = (0.0, limit) if centre is None else (centre - limit, centre + limit)
-    plot.imshow(
-        values, cmap="Blues" if centre is None else "RdBu_r", aspect="auto", vmin=low, vmax=high
-    )
+    limit = float(np.abs(values[np.isfinite(values)]).max(initial=0)) or 1.0
+    low, colours = (-limit, "RdBu_r") if around_zero else (0.0, "Blues")
+    plot.imshow(values, cmap=colours, aspect="auto", vmin=low, vmax=limit)
     plot.set_xticks(range(frame.shape[1]), map(str, frame.columns))
     plot.set_yticks(range(frame.shape[0]), map(str, frame.index))
     plot.set_title(title, loc="left", fontsize=11)
     plot.grid(visible=False)
     if frame.size <= _CELLS_WITH_NUMBERS:
         for (row, column), value in np.ndenumerate(values):
-            if math.isfinite(value):
-                colour = "white" if off[row, column] > 0.6 * limit else "black"
-                text = number(value, digits)
-                at = {"ha": "center", "va": "center", "fontsize": 9}
-                plot.text(column, row, text, color=colour, **at)
+            colour = "white" if abs(value) > 0.6 * limit else "black"
+            text = number(value, digits)
+            plot.text(column, row, text, color=colour, ha="center", va="center", fontsize=9)
     return figure
 
 
@@ -152,30 +143,22 @@ def number(value: float, digits: int = 3, *, sign: bool = False) -> str:
 
 
 def short(value: float) -> str:
-    """Writes a number with three digits, and with a unit if it is large.
+    """Writes a count with three digits, and with a unit if it is large.
 
-    >>> short(1_534_208), short(930), short(61_200_000_000), short(999_999), short(-0.5)
-    ('1.53M', '930', '61.2G', '1.00M', '−0.5')
+    >>> short(1_534_208), short(930), short(61_200_000_000), short(999_999)
+    ('1.53M', '930', '61.2G', '1M')
     """
-    if not abs(value) < math.inf:
-        return NONE
-    unit = ""
-    for unit in ("", "k", "M", "G", "T", "P"):
-        text = f"{value:#.3g}".rstrip(".") if unit else f"{value:.3g}"
-        if abs(float(text)) < 1000:
-            break
-        value /= 1000
-    return text.replace("-", "−") + unit
+    return EngFormatter(sep="")(float(f"{value:.3g}"))
 
 
-def write_page(path: Path, title: str, says: str, sections: Sequence[Section | None]) -> None:
+def write_page(path: Path, title: str, says: str, sections: Sequence[Section]) -> None:
     """Writes a page, and its tables as CSV into the folder `tables` beside it.
 
     Args:
         path: of the HTML file.
         title: of the page.
         says: the finding, in a sentence or two, which is read first; a line is a paragraph.
-        sections: in their order; None where there is nothing to show.
+        sections: in their order.
     """
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(Path(__file__).parent),
@@ -186,16 +169,14 @@ def write_page(path: Path, title: str, says: str, sections: Sequence[Section | N
     filters: dict[str, Callable[..., Any]] = {
         "image": _as_image,
         "about": _about,
+        "table": _as_table,
         "csv": _as_link,
         "file": _file_name,
-        "rows": _rows,
-        "by_title": _by_title,
     }
     environment.filters |= filters
-    shown = [section for section in sections if section is not None]
     template = environment.get_template("page.html.jinja")
-    html = template.render(title=title, says=says.splitlines(), sections=shown)
-    for section in shown:
+    html = template.render(title=title, says=says.splitlines(), sections=sections)
+    for section in sections:
         for name, table in section.tables():
             write_text(path.parent / "tables" / _file_name(name), _as_csv(table))
     write_text(path, html)
@@ -205,7 +186,7 @@ def _file_name(title: str) -> str:
     return (re.sub(r"[^\w.+-]+", "-", title.lower()).strip("-.")[:100] or "table") + ".csv"
 
 
-# --- figures and pictures ---------------------------------------------------------------------
+# --- figures ----------------------------------------------------------------------------------
 
 
 def _as_image(figure: Figure) -> str:
@@ -213,9 +194,7 @@ def _as_image(figure: Figure) -> str:
     buffer = io.BytesIO()
     with matplotlib.rc_context(_STYLE):
         figure.savefig(buffer, format="svg", transparent=True, metadata={"Date": None})
-    # Of the coordinates of lines more decimals than an eye can see are left out.
-    svg = re.sub(rb'(?<= d=")[^"]*', lambda path: _DECIMALS.sub(rb"\1", path[0]), buffer.getvalue())
-    return f"data:image/svg+xml;base64,{base64.b64encode(svg).decode()}"
+    return f"data:image/svg+xml;base64,{base64.b64encode(buffer.getvalue()).decode()}"
 
 
 def _about(figure: Figure) -> str:
@@ -225,66 +204,41 @@ def _about(figure: Figure) -> str:
     )
 
 
-def _by_title(pictures: dict[str, str]) -> Iterator[tuple[str, list[tuple[list[str], str]]]]:
-    """Groups pictures by title, each with the further lines of its caption."""
-    found = [(*caption.partition("\n")[::2], png) for caption, png in pictures.items()]
-    for title, group in groupby(found, key=lambda each: each[0]):
-        yield title, [(rest.splitlines(), png) for _, rest, png in group]
-
-
 # --- tables -----------------------------------------------------------------------------------
 
 
-def _rows(frame: pd.DataFrame) -> Iterator[tuple[list[list[str]], list[tuple[list[str], str]]]]:
-    """Yields the rows of a table, its header first: heads, and cells with their CSS class.
-
-    A head or a cell is a list of lines. A head that the row above has too is left out.
-    """
-    columns = [[_lines(cell) for cell in frame.iloc[:, at]] for at in range(frame.shape[1])]
-    kinds = [_kind(cells) for cells in columns]
-    names = [_lines(name) if name is not None else [""] for name in frame.index.names]
-    yield names, list(zip(map(_lines, frame.columns), kinds, strict=True))
-    before: tuple[Any, ...] = ()
-    for at, label in enumerate(frame.index):
-        heads = label if isinstance(label, tuple) else (label,)
-        same = [n for n in range(len(heads) - 1) if heads[: n + 1] == before[: n + 1]]
-        shown = [[""] if n in same else _lines(head) for n, head in enumerate(heads)]
-        yield shown, [(cells[at], kind) for cells, kind in zip(columns, kinds, strict=True)]
-        before = heads
+def _as_table(frame: pd.DataFrame) -> Markup:
+    """Writes a table as HTML; pandas escapes its texts."""
+    shown = frame.map(_shown)
+    levels = shown.index.nlevels
+    shown = shown.rename_axis(index=[None] * levels, columns=frame.index.names[-1])
+    # Numbers stand right and keep their lines; texts stand left, and their lines are broken.
+    is_long = shown.map(lambda cell: max(map(len, cell.split("\n"))) > _LONG).any(axis=None)
+    are_texts = is_long or shown.iloc[:, 0].str[:1].str.isalpha().mean() > 0.5
+    with pd.option_context("display.max_colwidth", None):
+        # Without formatters of our own pandas would write the ends of lines as \n.
+        formatters: Any = [str] * shown.shape[1]
+        html = shown.to_html(border=0, classes="texts" if are_texts else "", formatters=formatters)
+    return Markup(html)
 
 
-def _lines(cell: Any) -> list[str]:
-    """Returns the lines of a cell as the page writes them."""
+def _shown(cell: Any) -> str:
+    """Writes a cell as the page shows it; the CSV has all digits."""
     if isinstance(cell, str):
-        return [cell] if max(map(len, cell.split("\n"))) > _LONG else cell.split("\n")
-    if isinstance(cell, tuple):
-        return [line for each in cell for line in _lines(each) if line]
+        return cell
     if isinstance(cell, bool | np.bool_):
-        return ["yes" if cell else "no"]
-    if isinstance(cell, Integral):
-        return [number(int(cell), 0)]
-    if cell is None or pd.isna(cell):
-        return [NONE]
-    return [number(cell, 0) if 1000 <= abs(cell) < 1e9 else f"{cell:.3g}".replace("-", "−")]
-
-
-def _kind(cells: Sequence[list[str]]) -> str:
-    """Chooses the CSS class of a column: numbers stand right, texts left."""
-    if any(len(lines[0]) > _LONG for lines in cells):
-        return "long text"
-    first = [lines[0] for lines in cells if lines[0] not in ("", NONE)]
-    return "text" if 2 * sum(text[0].isalpha() for text in first) > len(first) else ""
+        return "yes" if cell else "no"
+    if cell is None or not abs(cell) < math.inf:
+        return NONE
+    is_whole = isinstance(cell, Integral) or 1000 <= abs(cell) < 1e9
+    return number(cell, 0) if is_whole else f"{cell:.3g}".replace("-", "−")
 
 
 def _as_csv(frame: pd.DataFrame) -> str:
     """Writes a table as CSV; texts that a spreadsheet would run as a formula get an apostrophe."""
 
     def plain(cell: Any) -> Any:
-        if (
-            isinstance(cell, str)
-            and cell[:1] in tuple("=+-@\t\r")
-            and re.search(r"[^\W\d]|[|(!=@]", cell)
-        ):
+        if isinstance(cell, str) and _FORMULA.match(cell):
             return f"'{cell}"
         return cell
 

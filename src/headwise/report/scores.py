@@ -6,20 +6,21 @@ diverged is in no mean.
 
 import json
 import math
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
 from pathlib import Path
+from typing import Any
 
-import numpy as np
 import pandas as pd
 
 from headwise.analysis.results import Benchmark, Compared, RunResult
 from headwise.analysis.statistics import (
+    SIGNIFICANT,
     Estimate,
     Scores,
     contrast,
-    corrected,
+    holm,
     mean_of,
     p_value,
 )
@@ -30,9 +31,13 @@ from headwise.runs.names import COMPARISON
 from headwise.tasks.scores import Outcome, Score
 
 MEAN = "mean"  # over data sets, in the place of the name of one
-# Three of four is what simulations find with three seeds; see docs/statistics.md.
-FOUND = "about three of four such comparisons"
-_BASELINE = Estimate(math.nan, why="baseline")  # it has no difference to itself
+RANKING = "first score"  # the family of the scores that rank the systems
+_COLUMNS = (
+    *("family", "dataset", "test", "score", "lower_is_better", "digits", "system", "of_seeds"),
+    *("value", "low", "high", "over", "why"),
+    *("difference", "diff_low", "diff_high", "diff_over", "diff_why"),
+    *("p", "corrected_p", "detectable", "significant"),
+)
 
 
 @dataclass(frozen=True)
@@ -55,28 +60,6 @@ class System:
 
 
 @dataclass(frozen=True)
-class Cell:
-    """One score of one system, and its difference to the baseline's."""
-
-    dataset: str
-    test: str
-    score: Score  # of any run: its name, digits and direction
-    system: str
-    values: np.ndarray  # of the seeds
-    mean: Estimate
-    difference: Estimate  # to the baseline's
-
-    @property
-    def judged(self) -> str:
-        """What the test says: better or worse than the baseline, not different, or nothing."""
-        found = self.difference
-        if not found.significant:
-            return "not significantly different from" if "seeds" in found.over else ""
-        is_better = (found.value < 0) == self.score.lower_is_better
-        return f"significantly {'better' if is_better else 'worse'} than"
-
-
-@dataclass(frozen=True)
 class Comparison:
     """Systems on one data set, the baseline first."""
 
@@ -84,7 +67,7 @@ class Comparison:
     dataset: str  # its name among several
     compared: Compared
     systems: list[System]
-    missing: list[str]  # the runs that are not finished
+    lost: dict[str, str]  # runs that are in no mean, and why
 
     @property
     def baseline(self) -> str:
@@ -95,70 +78,6 @@ class Comparison:
     def runs(self) -> list[RunResult]:
         """The finished runs of all systems."""
         return [run for system in self.systems for run in system.runs]
-
-    @cached_property
-    def columns(self) -> list[tuple[str, Score]]:
-        """All scores with their test sets, in order; the first one ranks the systems."""
-        found: dict[tuple[str, str], Score] = {}
-        for run in self.runs:
-            for test, scores in {TEST: run.scores, **run.tests}.items():
-                for score in scores:
-                    found.setdefault((test, score.name), score)
-        columns = [(test, score) for (test, _), score in found.items()]
-        return sorted(columns, key=lambda column: column[0] != TEST)
-
-    @cached_property
-    def scores(self) -> dict[tuple[str, str, str], Scores]:
-        """Each score by test set, name and system."""
-        return {
-            (test, score.name, system.name): system.scores(test, score.name)
-            for test, score in self.columns
-            for system in self.systems
-        }
-
-    @cached_property
-    def cells(self) -> list[Cell]:
-        """All scores, with p corrected over those that are tested together.
-
-        Tested together are the first score on the test part, which ranks the systems; the first
-        score on all further test sets; and all further scores.
-        """
-        firsts = {test: score.name for test, score in reversed(self.columns)}
-        families: dict[str, list[tuple[str, Score]]] = {}
-        for test, score in self.columns:
-            family = ("test" if test == TEST else "tests") if firsts[test] == score.name else "rest"
-            families.setdefault(family, []).append((test, score))
-        others = len(self.systems) - 1
-        found = [
-            cell
-            for columns in families.values()
-            for cell in _corrected(self.tested(columns, len(columns) * others))
-        ]
-        order = [(test, score.name) for test, score in self.columns]
-        return sorted(found, key=lambda cell: order.index((cell.test, cell.score.name)))
-
-    def tested(self, columns: Sequence[tuple[str, Score]], tests: int) -> list[Cell]:
-        """Estimates the scores of some columns of a table that has `tests` differences."""
-        found = []
-        for test, score in columns:
-            base = self.scores[test, score.name, self.baseline]
-            for system in self.systems:
-                own = self.scores[test, score.name, system.name]
-                apart = _BASELINE if own is base else contrast(own, base, tests=tests)
-                at = (self.dataset, test, score, system.name)
-                found.append(Cell(*at, own.values, contrast(own), apart))
-        return found
-
-    @property
-    def ranking(self) -> list[Cell]:
-        """The score that ranks the systems, in their order; nothing if nothing was evaluated."""
-        return self.cells[: len(self.systems)]
-
-
-def _corrected(cells: Sequence[Cell]) -> list[Cell]:
-    """Corrects the p-values of the scores of one table."""
-    found = corrected([cell.difference for cell in cells])
-    return [replace(cell, difference=each) for cell, each in zip(cells, found, strict=True)]
 
 
 def read_comparison(folder: Path) -> list[Comparison]:
@@ -177,73 +96,106 @@ def read_comparison(folder: Path) -> list[Comparison]:
         ]
     compared = Compared.model_validate_json(text)
     systems = {name: System(name, [], []) for name in compared.systems}
-    missing = []
+    lost = {}
     for name, system in compared.runs.items():
         result = read_result(folder / name)
         if result is None:
-            missing.append(name)
+            lost[name] = "not finished"
             continue
         systems[system].runs.append(result)
-        if result.scores and not result.diverged:
+        if result.diverged:
+            lost[name] = "diverged"
+        elif result.scores:
             tests = (TEST, *result.tests)
             outcomes = {test: read_outcome(folder / name, test) for test in tests}
             systems[system].outcomes.append(outcomes)
-    return [Comparison(compared.title, "", compared, list(systems.values()), missing)]
-
-
-def over_data_sets(comparisons: Sequence[Comparison]) -> list[Cell]:
-    """Estimates the first score on each data set and, if all have the same one, its mean."""
-    names = {of.columns[0][1].name if of.columns else "" for of in comparisons}
-    has_mean = len(names) == 1 and "" not in names
-    systems = [system.name for system in comparisons[0].systems]
-    tests = (len(comparisons) + has_mean) * (len(systems) - 1)
-    found = [cell for of in comparisons for cell in of.tested(of.columns[:1], tests)]
-    for name in systems if has_mean else []:
-        own = [cell for cell in found if cell.system == name]
-        apart = mean_of([cell.difference for cell in own], tests)
-        mean = mean_of([cell.mean for cell in own])
-        found.append(Cell(MEAN, TEST, own[0].score, name, np.array([]), mean, apart))
-    return _corrected(found)
+    return [Comparison(compared.title, "", compared, list(systems.values()), lost)]
 
 
 def results(folder: Path) -> pd.DataFrame:
     """Returns all scores of a comparison, not rounded: a row for each score of each system.
 
-    Of several data sets, the table of first scores with their mean comes first: p is corrected over
-    it. What is not there is NaN, and `why` and `diff_why` say why.
+    Of several data sets the mean of the first score over them is there too, if it is the same
+    score. What is not there is NaN, and `why` and `diff_why` say why.
 
     Returns:
-        `value`, the mean over `seeds`, with their standard `deviation`, and its 95% interval from
-        `low` to `high`; and `difference`, that to the baseline, from `diff_low` to `diff_high`,
-        with its `p`, and `corrected_p` by Holm's method. `over` is whose chance it is.
+        `value`, the mean of the values `of_seeds`, and its 95% interval from `low` to `high`; and
+        `difference`, that to the baseline, from `diff_low` to `diff_high`, with its `p`, and
+        `corrected_p` by Holm's method over its `family`. `over` is whose chance it is. A family is
+        the first score on all data sets, that on the further test sets of a data set, or all other
+        scores of a data set.
     """
-    comparisons = read_comparison(folder)
-    if len(comparisons) == 1:
-        return frame(comparisons[0].cells)
-    rest = [cell for of in comparisons for cell in of.cells[len(of.systems) :]]
-    return frame([*over_data_sets(comparisons), *rest])
+    return scores_of(read_comparison(folder))
 
 
-def frame(cells: Sequence[Cell]) -> pd.DataFrame:
-    """Makes a table of scores; `results` explains its columns."""
-    rows = []
-    for cell in cells:
-        mean, apart = cell.mean, cell.difference
-        row = {
-            "dataset": cell.dataset,
-            "test": cell.test,
-            "score": cell.score.name,
-            "system": cell.system,
-            "seeds": len(cell.values),
-            "deviation": pd.Series(cell.values).std(),
-            **{name: getattr(mean, name) for name in ("value", "low", "high", "over", "why")},
-            "difference": apart.value,
-            **{f"diff_{name}": getattr(apart, name) for name in ("low", "high", "over", "why")},
-            **{name: getattr(apart, name) for name in ("p", "corrected_p", "detectable")},
-            "significant": apart.significant,
-        }
-        rows.append(row)
-    return pd.DataFrame(rows)
+def scores_of(comparisons: Sequence[Comparison]) -> pd.DataFrame:
+    """Estimates and tests the scores of comparisons; `results` explains the table."""
+    columns = [column for of in comparisons for column in _columns(of)]
+    first = [score.name for *_, score, family in columns if family == RANKING]
+    has_mean = 1 < len(first) == len(comparisons) and len(set(first)) == 1
+    tests = Counter(family for *_, family in columns)
+    tests[RANKING] += has_mean
+    names = [system.name for system in comparisons[0].systems]
+    found: list[tuple[dict[str, Any], Estimate, Estimate]] = []
+    for of, test, score, family in columns:
+        scores = [system.scores(test, score.name) for system in of.systems]
+        for name, own in zip(names, scores, strict=True):
+            row = {
+                "family": family,
+                "dataset": of.dataset,
+                "test": test,
+                "score": score.name,
+                "lower_is_better": score.lower_is_better,
+                "digits": score.digits,
+                "system": name,
+                "of_seeds": own.values.tolist(),
+            }
+            apart = contrast(own, scores[0], tests=tests[family] * (len(names) - 1))
+            if name == of.baseline:
+                apart = Estimate(math.nan, why="baseline")
+            found.append((row, contrast(own), apart))
+    for name in names if has_mean else ():
+        of_sets = [each for each in found if each[0]["family"] == RANKING]
+        rows, means, differences = zip(
+            *(each for each in of_sets if each[0]["system"] == name), strict=True
+        )
+        apart = mean_of(differences, tests[RANKING] * (len(names) - 1))
+        found.append((rows[0] | {"dataset": MEAN, "of_seeds": []}, mean_of(means), apart))
+    table = pd.DataFrame([_row(*each) for each in found], columns=_COLUMNS)
+    p = table.groupby("family")["p"]
+    table["corrected_p"] = p.transform(
+        lambda of_family: pd.Series(holm(of_family), of_family.index)
+    )
+    # Single runs are never significant.
+    has_seeds = table["diff_over"].str.contains("seeds")
+    table["significant"] = has_seeds & (table["corrected_p"] < SIGNIFICANT)
+    return table
+
+
+def _columns(of: Comparison) -> Iterator[tuple[Comparison, str, Score, str]]:
+    """Yields all scores of a comparison with test set and family, the one that ranks first."""
+    found: dict[tuple[str, str], Score] = {}
+    for run in of.runs:
+        for test, scores in {TEST: run.scores, **run.tests}.items():
+            for score in scores:
+                found.setdefault((test, score.name), score)
+    seen = set()
+    for (test, _), score in sorted(found.items(), key=lambda item: item[0][0] != TEST):
+        family = RANKING if test == TEST else f"{of.dataset} further test sets".strip()
+        if test in seen:
+            family = f"{of.dataset} other scores".strip()
+        seen.add(test)
+        yield of, test, score, family
+
+
+def _row(row: dict[str, Any], mean: Estimate, apart: Estimate) -> dict[str, Any]:
+    return {
+        **row,
+        **{name: getattr(mean, name) for name in ("value", "low", "high", "over", "why")},
+        "difference": apart.value,
+        **{f"diff_{name}": getattr(apart, name) for name in ("low", "high", "over", "why")},
+        **{name: getattr(apart, name) for name in ("p", "detectable")},
+    }
 
 
 # --- the verdict ------------------------------------------------------------------------------
@@ -251,102 +203,73 @@ def frame(cells: Sequence[Cell]) -> pd.DataFrame:
 
 def verdict(folder: Path) -> str:
     """Says which system is best, by how much, and whether that may be chance."""
-    return verdict_of(read_comparison(folder))
+    comparisons = read_comparison(folder)
+    return verdict_of(comparisons, scores_of(comparisons))
 
 
-def verdict_of(comparisons: Sequence[Comparison]) -> str:
-    """Gives the verdict on one data set or several; a line on missing runs comes before it."""
-    missing = [f"{of.dataset} {run}".strip() for of in comparisons for run in of.missing]
-    asked = sum(len(of.compared.runs) for of in comparisons)
-    found = on_one(comparisons[0]) if len(comparisons) == 1 else _on_several(comparisons)
-    if not missing:
-        return found
-    finished = f"{asked - len(missing)} of {asked} runs are finished"
-    return f"{finished}; these are missing: {', '.join(missing)}.\n{found}"
-
-
-def on_one(of: Comparison) -> str:
-    """Gives the verdict on one data set."""
-    known = [cell for cell in of.ranking if math.isfinite(cell.mean.value)]
-    sentences = _best(known, of) if known else ["There is no result."]
-    groups: dict[str, list[str]] = {}
-    for cell in known if len(known) > 2 else []:
-        groups.setdefault(cell.judged, []).append(cell.system)
-    said = [f"{judged} the baseline: {', '.join(groups[judged])}" for judged in groups if judged]
-    if said:
-        sentences.append(f"Of all systems, {'; '.join(said)}.")
-    without = [
-        f"{system.name} ({_why_no_score(system)})"
-        for system in of.systems
-        if system.name not in [cell.system for cell in known]
+def verdict_of(comparisons: Sequence[Comparison], table: pd.DataFrame) -> str:
+    """Gives the verdict on a data set, or on the mean over several; lost runs come first."""
+    of = comparisons[0]
+    dataset = of.dataset if len(comparisons) == 1 else MEAN
+    ranking = table[(table["family"] == RANKING) & (table["dataset"] == dataset)]
+    lost = [
+        f"{each.dataset} {run} ({why})".strip()
+        for each in comparisons
+        for run, why in each.lost.items()
     ]
-    if without:
-        sentences.append(
-            f"Systems without a score, with which none is compared: {', '.join(without)}."
-        )
-    return " ".join(sentences)
-
-
-def _why_no_score(system: System) -> str:
-    if not system.runs:
-        return "not finished"
-    return "losses alone" if system.sound else "all runs diverged"
-
-
-def _best(known: Sequence[Cell], of: Comparison) -> list[str]:
-    """Names the best system and its difference to the baseline, or that of the next best to it."""
-    sign = -1 if known[0].score.lower_is_better else 1
-    # In a tie the baseline comes first: a system that is no better is not worth a change.
-    best, *others = sorted(known, key=lambda c: (-sign * c.mean.value, c.system != of.baseline))
-    name = best.score.name if best.dataset != MEAN else f"mean {best.score.name} over data sets"
-    sentences = [
-        f"{best.system} has {'the best ' if others else ''}{name}: {_with_interval(best)}."
-    ]
-    if of.baseline not in [cell.system for cell in known] or not others:
-        return sentences
-    rivals = others if best.system == of.baseline else [best]
-    if not all(cell.difference.significant for cell in rivals):
-        sentences.insert(0, "No clear winner.")
-    told, digits = rivals[0], best.score.digits
-    apart = number(told.difference.value, digits, sign=True)
-    sentences.append(
-        f"{told.system} differs from the baseline {of.baseline} by {apart}: {_judged(told, of)}."
-    )
-    if best.dataset != MEAN:
-        sentences.append(_cost(of, told.system))
+    asked = sum(len(each.compared.runs) for each in comparisons)
+    said = [f"{len(lost)} of {asked} runs are in no mean: {', '.join(lost)}.\n"] if lost else []
+    # The sort is stable, so that of equals the baseline is first.
+    lower = bool(ranking["lower_is_better"].any())
+    known = ranking.dropna(subset="value").sort_values("value", ascending=lower, kind="stable")
+    if known.empty:
+        return "".join([*said, f"There is no {'result' if dataset != MEAN else 'mean'}."])
+    best, *others = known.itertuples()
+    # The best is compared with the baseline; if that is the best, so is each other one.
+    rivals = [best] if best.system != of.baseline else others
+    is_compared = len(known) > 1 and of.baseline in set(known["system"])
+    if is_compared and not all(row.significant for row in rivals):
+        said.append("No clear winner. ")
+    name = f"mean {best.score} over data sets" if dataset == MEAN else best.score
+    value = number(best.value, best.digits)
+    within = interval(best.low, best.high, best.digits, before=", 95% interval ")
+    said.append(f"{best.system} has the best {name}: {value}{within}. ")
+    if not is_compared:
+        needed = "that takes scores of the baseline and of another system"
+        return "".join([*said, f"It is not compared: {needed}."])
+    told = rivals[0]
+    apart = number(told.difference, told.digits, sign=True)
+    ends = (told.diff_low, told.diff_high, told.digits)
+    within = interval(*ends, before=", 95% interval ", sign=True)
+    said.append(f"{told.system} differs from the baseline {of.baseline} by {apart}{within}: ")
+    said.append(f"{_chance(told)}.")
+    if dataset != MEAN:
+        said.append(_cost(of, told.system))
     if len(known) > 2:
-        sentences.append(
-            f"The best of {len(known)} systems is chosen after the fact, which no interval knows: "
+        said.append(
+            f" The best of {len(known)} systems is chosen after the fact, which no interval knows: "
             f"expect a smaller lead with new seeds."
         )
-    return sentences
+    return "".join(said)
 
 
-def _with_interval(cell: Cell) -> str:
-    """Writes a mean over seeds with its interval, in words."""
-    digits, mean = cell.score.digits, cell.mean
-    remarks = [f"mean of {len(cell.values)} seeds"] if len(cell.values) > 1 else []
-    if math.isfinite(mean.low):
-        remarks.append(f"95% interval {number(mean.low, digits)} to {number(mean.high, digits)}")
-    return number(mean.value, digits) + (f" ({', '.join(remarks)})" if remarks else "")
+def interval(low: float, high: float, digits: int, *, before: str = "", sign: bool = False) -> str:
+    """Writes an interval in brackets; nothing if there is none."""
+    ends = (number(end, digits, sign=sign) for end in (low, high))
+    return f"{before}[{', '.join(ends)}]" if math.isfinite(low) else ""
 
 
-def _judged(cell: Cell, of: Comparison) -> str:
+def _chance(row: Any) -> str:
     """Says whether a difference to the baseline may be chance."""
-    found, digits = cell.difference, cell.score.digits
-    low, high = (number(end, digits, sign=True) for end in (found.low, found.high))
-    interval = f"95% interval {low} to {high}" if math.isfinite(found.low) else "no interval"
-    if found.over == "items":
+    if row.diff_over == "items":
         return (
-            f"one seed cannot tell whether that is chance, and another may reverse it ({interval} "
-            f"over test {of.compared.item_name} alone)"
+            "one seed cannot tell whether that is chance, and another may reverse it; the interval "
+            "is over test items alone"
         )
-    if not found.over:
-        return f"no test can be made ({found.why})"
-    if found.significant:
-        return f"a significant difference ({interval}, {p_value(found.corrected_p)})"
-    detectable = f"{FOUND} would find a true difference of {number(found.detectable, digits)}"
-    return f"it may be chance ({interval}, {p_value(found.corrected_p)}; {detectable})"
+    if not row.diff_over:
+        return f"no test can be made ({row.diff_why})"
+    found = "a significant difference" if row.significant else "it may be chance"
+    return f"{found} ({p_value(row.corrected_p)})"
 
 
 def _cost(of: Comparison, name: str) -> str:
@@ -354,18 +277,4 @@ def _cost(of: Comparison, name: str) -> str:
     times = of.compared.step_times.get(name)
     time = f" and takes {number(times.value, 2)}× its time per step" if times else ""
     size = number(own.parameters / base.parameters, 2)
-    return f"It has {size}× the parameters of {of.baseline}{time}."
-
-
-def _on_several(comparisons: Sequence[Comparison]) -> str:
-    """Gives the verdict on several data sets: on their mean, and on how many a system is better."""
-    cells = over_data_sets(comparisons)
-    means = [c for c in cells if c.dataset == MEAN and math.isfinite(c.mean.value)]
-    sentences = _best(means, comparisons[0]) if means else ["There is no mean over data sets."]
-    for system in comparisons[0].systems[1:]:
-        own = [c.judged for c in cells if c.system == system.name and c.dataset != MEAN]
-        counts = pd.Series([judged for judged in own if judged], dtype=str).value_counts()
-        if len(counts):
-            said = [f"{judged} the baseline on {count}" for judged, count in counts.items()]
-            sentences.append(f"Of {counts.sum()} data sets, {system.name} is {', '.join(said)}.")
-    return " ".join(sentences)
+    return f" It has {size}× the parameters of {of.baseline}{time}."
