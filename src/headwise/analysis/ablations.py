@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from headwise.analysis.importance import item_losses
-from headwise.analysis.statistics import Scores, change, corrected
+from headwise.analysis.statistics import Scores, change, holm
 from headwise.heads.ablation import option_of
 from headwise.heads.system import System
 from headwise.models.inspect import ablated, check_ablations, evaluating, place, systems
@@ -111,7 +111,7 @@ def ablate(
             estimates.append(change(drawn, unchanged))
             values.append(drawn.values.mean() if len(drawn.values) else math.nan)
     rows = []
-    for ablation, found, value in zip(ablations, corrected(estimates), values, strict=True):
+    for ablation, found, value in zip(ablations, estimates, values, strict=True):
         cost = (found.value if whole.lower_is_better else -found.value) + 0.0  # never -0.0
         own = {
             "place": place(ablation.path, ablation.systems[ablation.path]) if ablation.path else "",
@@ -122,6 +122,7 @@ def ablate(
         }
         rows.append({**ablation._asdict(), **vars(found), **own})
     table = pd.DataFrame(rows, columns=_COLUMNS)
+    table["corrected_p"] = holm(table["p"])
     table = table.sort_values("cost", ascending=False, kind="stable", ignore_index=True)
     table.attrs |= {"score": whole.name, "value": whole.value, "digits": whole.digits}
     table.attrs |= {"lower_is_better": whole.lower_is_better, "items": len(whole.rows)}

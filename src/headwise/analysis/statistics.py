@@ -65,25 +65,19 @@ class Estimate:
     error: float = math.nan  # standard error
     freedom: float = math.nan  # its degrees of freedom
     p: float = math.nan  # two-sided, that the true value is zero
-    corrected_p: float = math.nan  # by Holm's method, over a table
     detectable: float = math.nan  # the true value that the test is made to find with `POWER`
     # Whose chance it is: "seeds and items", "seeds", or "items", which is about the runs at hand
-    # alone; empty without an interval and a test.
+    # alone, so that nothing is significant; empty if nothing can be said.
     over: str = ""
     why: str = ""  # why there is no interval, or no test
     bounds: tuple[float, float] = _ANY  # the range of the true value, which no interval leaves
 
-    @property
-    def significant(self) -> bool:
-        """Whether the corrected p is below 0.05; single runs are never significant."""
-        return "seeds" in self.over and self.corrected_p < SIGNIFICANT
-
 
 def contrast(*systems: Scores, tests: int = 1) -> Estimate:
-    """Estimates the mean of one system, the difference of two, or of four that of two differences.
+    """Estimates the mean of one system, or the difference of two.
 
     Args:
-        systems: of four, the first two minus the last two.
+        systems: one, or the two whose difference it is, the first minus the second.
         tests: how many are made in one table; the detectable difference is that of the strictest
             of them after Holm's correction.
 
@@ -91,11 +85,10 @@ def contrast(*systems: Scores, tests: int = 1) -> Estimate:
         ValueError: the systems are scored on different numbers of items.
 
     >>> found = contrast(Scores(np.array([5.0, 5.1, 4.9])), Scores(np.array([4.0, 4.2, 3.9])))
-    >>> round(found.value, 2), found.significant, found.over
-    (0.97, True, 'seeds')
+    >>> round(found.value, 2), round(found.p, 3), found.over
+    (0.97, 0.001, 'seeds')
     """
-    signs = {1: (1,), 2: (1, -1), 4: (1, -1, -1, 1)}[len(systems)]
-    untested, moved = _untested(systems, signs)
+    untested, moved = _untested(*systems)
     have_seeds = all(len(each.values) > 1 for each in systems)
     if untested.why:
         return untested
@@ -120,7 +113,7 @@ def change(changed: Scores, unchanged: Scores) -> Estimate:
     Raises:
         ValueError: the two are scored on different numbers of items.
     """
-    untested, moved = _untested((changed, unchanged), (1, -1))
+    untested, moved = _untested(changed, unchanged)
     if moved is None:
         return replace(untested, why=untested.why or "the score is not made from items")
     parts = [_of_items(moved, changed.items)]
@@ -129,7 +122,7 @@ def change(changed: Scores, unchanged: Scores) -> Estimate:
     found = _tested(untested, parts, "items")
     if found.value and not found.error:
         value, p = found.value, 2 * 0.5**changed.items
-        return replace(found, low=value, high=value, p=p, corrected_p=p, why="")
+        return replace(found, low=value, high=value, p=p, why="")
     return found
 
 
@@ -173,12 +166,6 @@ def holm(p_values: Sequence[float]) -> list[float]:
     return p.tolist()
 
 
-def corrected(table: Sequence[Estimate]) -> list[Estimate]:
-    """Corrects the p-values of the estimates of one table by Holm's method."""
-    adjusted = holm([each.p for each in table])
-    return [replace(each, corrected_p=p) for each, p in zip(table, adjusted, strict=True)]
-
-
 # --- the variance and its parts -----------------------------------------------------------------
 
 
@@ -209,16 +196,14 @@ def _of_seeds(values: np.ndarray, resamples: np.ndarray | None = None) -> _Part:
     return _Part(max(0.0, among - by_items) / seeds, (among / seeds) ** 2 / (seeds - 1))
 
 
-def _untested(
-    systems: Sequence[Scores], signs: Sequence[int]
-) -> tuple[Estimate, np.ndarray | None]:
-    """Computes the value of a contrast, also on each resample of the items, without a test.
+def _untested(*systems: Scores) -> tuple[Estimate, np.ndarray | None]:
+    """Computes a mean or a difference, also on each resample of the items, without a test.
 
     None if not all scores are made from items, or if there can be no test, and `why` says why.
     """
     if not all(len(each.values) for each in systems):
         return Estimate(math.nan, why="no finite score"), None
-    signed = list(zip(signs, systems, strict=True))
+    signed = list(zip((1, -1), systems, strict=False))
     value = sum(sign * float(each.values.mean()) for sign, each in signed)
     low, high = np.sum([sorted(sign * end for end in of.bounds) for sign, of in signed], axis=0)
     untested = Estimate(value, bounds=(float(low), float(high)))
@@ -253,9 +238,8 @@ def _tested(untested: Estimate, parts: Sequence[_Part], over: str, tests: int = 
         # Equal values are level. Of others nothing says how much would be chance.
         if value:
             return replace(found, why="the score does not vary")
-        return replace(found, low=0.0, high=0.0, p=1.0, corrected_p=1.0)
-    p = float(2 * stats.t.sf(abs(value) / error, freedom))
-    found = replace(found, p=p, corrected_p=p)
+        return replace(found, low=0.0, high=0.0, p=1.0)
+    found = replace(found, p=float(2 * stats.t.sf(abs(value) / error, freedom)))
     if freedom < _LEAST_FREEDOM:
         found = replace(found, why=f"too few {'draws' if over == 'items' else 'seeds'}")
     else:
@@ -279,5 +263,5 @@ def _of_runs(untested: Estimate, moved: np.ndarray, items: int) -> Estimate:
     strayed = np.abs(moved - moved.mean()) >= abs(untested.value)
     p = float((strayed.sum() + 1) / (len(moved) + 1)) if untested.value else 1.0
     error = float(moved.std(ddof=1))
-    found = replace(untested, low=low, high=high, error=error, freedom=items - 1)
-    return replace(found, p=p, corrected_p=p, over="items")
+    found = replace(untested, low=low, high=high, p=p, over="items")
+    return replace(found, error=error, freedom=items - 1)
