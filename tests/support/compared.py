@@ -92,6 +92,7 @@ def write_run(
         macs=61_200_000,
         macs_lengths={"encoder": 32, "decoder": 32},
         steps=600,
+        planned_steps=600,
         seconds=123.4,
         validation_loss=math.nan if diverged else records[-1].get("eval_loss", 2.0),
         history=records,

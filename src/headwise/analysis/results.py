@@ -13,16 +13,6 @@ from headwise.analysis.speed import OverRounds
 from headwise.tasks.scores import Record, Score
 
 
-class EarlyStop(Record):
-    """Says where a run ended early: its loss had not improved for long, or was no number.
-
-    Which of the two it was, the last validation loss tells.
-    """
-
-    planned_steps: int  # the number of steps that the run could have had
-    best_step: int | None  # the step of its lowest validation loss; None if no loss was finite
-
-
 class RunResult(Record):
     """One system trained with one seed: `result.json` of the folder of a run."""
 
@@ -35,10 +25,8 @@ class RunResult(Record):
     # Number of positions in that pass, by `encoder` and `decoder`; a model with one of them has
     # only its own.
     macs_lengths: dict[str, int]
-    steps: int
-    # Set if `training.patience` ended the run, or a validation loss that is no number; `steps`
-    # says after which step.
-    early_stop: EarlyStop | None = None
+    steps: int  # fewer than planned if its loss had not improved for long, or was no number
+    planned_steps: int
     seconds: float  # wall-clock time of training in seconds, without interruptions
     validation_loss: float  # of the final model, in the task's unit
     # What was recorded, by `step`: `loss` and `seconds` of training, `eval_loss` and the task's own

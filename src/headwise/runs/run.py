@@ -14,7 +14,7 @@ from transformers import set_seed
 
 from headwise.analysis.cost import count_parameters, model_cost
 from headwise.analysis.decided import look_at
-from headwise.analysis.results import EarlyStop, RunResult
+from headwise.analysis.results import RunResult
 from headwise.data.divide import lines_of
 from headwise.data.stream import Stream, StreamBatches
 from headwise.files import write_text
@@ -188,7 +188,6 @@ def _evaluated(
     model, settings, lengths = read_model(folder), recipe.training, task.cost_lengths(recipe)
     freeze_all_but(model, settings.train)
     validation = cast(Batches, batches(task, "validation", settings))
-    stopped = EarlyStop(planned_steps=progress.total, best_step=progress.best_step)
     result = RunResult(
         system=recipe.system or "model",
         seed=settings.seed,
@@ -197,7 +196,7 @@ def _evaluated(
         macs=model_cost(model.config, lengths).macs,
         macs_lengths=lengths,
         steps=progress.step,
-        early_stop=stopped if progress.step < progress.total else None,
+        planned_steps=progress.total,
         seconds=progress.seconds,
         validation_loss=mean_loss(model, validation.epoch()),
         history=progress.history,
