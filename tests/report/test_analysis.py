@@ -11,6 +11,7 @@ from support.pages import Page, numbers
 
 import headwise as hw
 from headwise.analysis.questions import load
+from headwise.report.analysing import write_analyses
 
 ATTACK = "'\"--></title></style></script><script>alert(1)</script><img src=//x.example/y onerror=z>"
 KINDS = {"causal": "input_ids", "seq2seq": {"encoder": "input_ids", "decoder": "decoder_input_ids"}}
@@ -95,14 +96,6 @@ def test_tables_are_saved_beside_the_page(system, tmp_path):
     np.testing.assert_allclose(ablations["difference"], expected["difference"])
 
 
-def test_standard_attention_decides_nothing_and_has_heads_to_remove(tmp_path):
-    found = analysed(system="standard")
-    assert found.decided == [] and len(found.ablations) == 8
-    assert len(found.findings) == 2
-    page = Page(found.write(tmp_path))
-    assert "What goes to which" not in page.text
-
-
 def test_without_a_quality_nothing_is_ablated(tmp_path):
     found = analysed(quality=None)
     assert found.ablations is None and found.findings
@@ -111,6 +104,15 @@ def test_without_a_quality_nothing_is_ablated(tmp_path):
     of_model = analysed(level="model")
     assert {*of_model.ablations["place"]} == {""} and of_model.write(tmp_path).is_file()
     assert analysed(system="standard", quality=None).findings
+
+
+def test_standard_attention_decides_nothing_and_stands_beside_a_model_that_does(tmp_path):
+    found = [analysed(system="standard", name="plain"), analysed(name="mixed")]
+    assert found[0].decided == [] and len(found[0].findings) == 2
+    page = Page(write_analyses(found, tmp_path))
+    assert "What goes to which experts of mixed" in page.text and "of plain" in page.text
+    assert "What goes to which heads" not in page.text
+    assert len(page.saved()) == len(list((tmp_path / "tables").iterdir()))
 
 
 def test_tokens_have_their_names():
@@ -131,11 +133,3 @@ def test_tokens_have_their_names():
 def test_what_is_wrong_is_said(options, said):
     with pytest.raises(ValueError, match=said):
         analysed(**options)
-
-
-def test_a_model_is_as_before():
-    model = tiny_models.model("causal", "mae").train()
-    batch = tiny_models.inputs("causal")
-    hw.analyse(model, [batch], quality=lambda: model(**batch).logits.mean((1, 2)))
-    assert all(module.training for module in model.modules())
-    assert all(parameter.grad is None for parameter in model.parameters())

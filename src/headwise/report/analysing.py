@@ -38,7 +38,6 @@ from headwise.training.watching import bars, say_begin
 
 PAGE = "analysis.html"
 MOST_TOKENS = 20_000  # that are read of a text: an analysis makes a pass for each head
-_FINDINGS = 3  # of each model, where several are side by side
 _SECOND = {"translation": "its translation", "classification": "its class"}
 
 
@@ -89,7 +88,6 @@ def analyse(
     quality: Callable[[], Any] | None = None,
     higher_is_better: bool = True,
     level: Level = "units",
-    describe: Describe | None = None,
     name: str = "model",
     layouts: Mapping[str, HeadLayout] | None = None,
 ) -> Analysis:
@@ -115,9 +113,6 @@ def analyse(
         higher_is_better: whether larger numbers of `quality` are better: not of losses.
         level: `"model"`: only what changes all systems of a kind at once is ablated; `"units"`:
             each unit is removed too; `"none"`: nothing is ablated.
-        describe: returns what stands at the positions of a batch, by the stack (`encoder` or
-            `decoder`), as a task's `describe`; in the place of `tokens` and `names`, it may have
-            further labels.
         name: of the model, as the page shows it.
         layouts: as in `headwise.gate_heads`.
 
@@ -136,7 +131,7 @@ def analyse(
         (120, 2)
     """
     console = Console(stderr=True)
-    described = describe or (_described(tokens, names) if tokens is not None else None)
+    described = _described(tokens, names) if tokens is not None else None
     measured = of_numbers(quality, higher_is_better=higher_is_better) if quality else None
     with observed(model, layouts):
         found = _analysed(model, batches, described, measured, level, name, console)
@@ -197,11 +192,10 @@ def analyse_runs(
 
 def write_analyses(analyses: Sequence[Analysis], folder: Path, command: str = "") -> Path:
     """Writes the page of analyses side by side; returns its path."""
-    several = len(analyses) > 1
     says = [
-        f"{each.name}: {finding}" if several else finding
+        f"{each.name}: {finding}" if len(analyses) > 1 else finding
         for each in analyses
-        for finding in (each.findings[:_FINDINGS] if several else each.findings)
+        for finding in each.findings
     ]
     data = [f"{each.name}: {each.data}" for each in analyses]
     numbers = ", ".join(f"{name} {version}" for name, version in versions().items())

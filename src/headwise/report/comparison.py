@@ -35,9 +35,12 @@ __all__ = ["PAGE", "read_comparison", "results", "results_table", "verdict", "wr
 PAGE = "report.html"
 _SAMPLES = 12
 _LETTERS = 22  # of a name in a figure
-# What is recorded in training and not drawn.
-_NOT_DRAWN = ("step", "epoch", "seconds", "learning_rate")
-_OF_RUNS = {"system", "seed", "parameters", "macs", "steps", "seconds", "validation_loss"}
+# What is recorded in training beside the figures that a task measures.
+_LOGGED = ("step", "epoch", "loss", "eval_loss", "seconds", "learning_rate")
+_OF_RUNS = {
+    *("system", "seed", "parameters", "macs", "steps", "planned_steps", "seconds"),
+    "validation_loss",
+}
 
 
 def write_report(folder: Path) -> Path:
@@ -305,21 +308,26 @@ def other_scores(table: pd.DataFrame) -> Section | None:
 
 def learning(of: Comparison) -> Section:
     """Makes the section on learning: losses, how soon they are reached, and the task's figures."""
-    recorded_of = [record for run in of.runs for record in run.history]
-    names = dict.fromkeys(("eval_loss", *(key for record in recorded_of for key in record)))
+    names = dict.fromkeys(key for run in of.runs for record in run.history for key in record)
     places = {place for run in of.runs for place in run.units}
-    drawn = [n for n in names if n not in _NOT_DRAWN and parts_of(n)[1] not in places]
-    says = (
-        "Strong lines are means over seeds, and thin lines are the seeds. Steps to a loss are "
-        "counted until the validation loss is down to the mean of the baseline's lowest. The "
-        "training loss also holds what a recipe adds to it, such as label smoothing."
-    )
     titles = {
         "eval_loss": f"validation loss, {of.compared.loss_name}",
         "loss": "training loss",
+        **{n: n for n in names if n not in _LOGGED and parts_of(n)[1] not in places},
     }
-    figures = [figure for n in drawn for figure in curves(of, n, titles.get(n, n))]
+    says = (
+        "Strong lines are means over seeds, of which the table is too, and thin lines are the "
+        "seeds. Steps are counted until the validation loss is down to the baseline's lowest. The "
+        "training loss also holds what a recipe adds to it, such as label smoothing."
+    )
+    figures = [figure for name, title in titles.items() for figure in curves(of, name, title)]
     return Section("Learning", says, how_soon(of), figures)
+
+
+def mean_curve(runs: Sequence[RunResult], name: str) -> pd.Series:
+    """Averages a figure of the history over runs, at the steps that all have."""
+    found = [curve(run, name) for run in runs] or [pd.Series(dtype=float)]
+    return pd.concat(found, axis=1, join="inner").mean(axis=1)
 
 
 def curve(run: RunResult, name: str) -> pd.Series:
@@ -333,14 +341,12 @@ def curves(of: Comparison, name: str, title: str) -> list[Figure]:
     figure, (plot,) = axes(height=3.6)
     late: list[float] = []
     for at, system in enumerate(of.systems):
-        found = [curve(run, name) for run in system.sound or system.runs]
-        # A mean is of those steps that all seeds have, else it would jump.
-        mean = pd.concat(found, axis=1, join="inner").mean(axis=1) if found else pd.Series()
+        runs, style = system.sound or system.runs, look(at)
+        mean = mean_curve(runs, name)
         if mean.empty:
             continue
-        style = look(at)
-        for each in found if len(found) > 1 else []:
-            plot.plot(each, color=style["color"], linewidth=0.8, alpha=0.6)
+        for run in runs if len(runs) > 1 else []:
+            plot.plot(curve(run, name), color=style["color"], linewidth=0.8, alpha=0.6)
         label = shortened(system.name) + ("" if system.sound else " (diverged)")
         plot.plot(mean, **style, markersize=5, markevery=max(1, len(mean) // 8), label=label)
         late += [*mean[mean.index[-1] / 10 :]]
@@ -359,34 +365,28 @@ def curves(of: Comparison, name: str, title: str) -> list[Figure]:
 
 def how_soon(of: Comparison) -> pd.DataFrame | None:
     """Makes a table of the lowest validation losses, and of when each system has the baseline's."""
-    found = {
-        system.name: [c for run in system.sound if len(c := curve(run, "eval_loss"))]
-        for system in of.systems
+    found = {system.name: mean_curve(system.sound, "eval_loss") for system in of.systems}
+    target, digits = found[of.baseline].min(), _loss_digits(of)
+    rows = {
+        name: {
+            "Lowest validation loss": number(losses.min(), digits),
+            f"Steps to {number(target, digits)}": number(first_step(losses, target), 0),
+        }
+        for name, losses in found.items()
+        if len(losses)
     }
-    if not found[of.baseline]:
-        return None
-    target, digits = float(np.mean([c.min() for c in found[of.baseline]])), _loss_digits(of)
-    rows = {}
-    for name, own in found.items():
-        steps = [step for each in own if (step := first_step(each, target)) is not None]
-        if own:
-            rows[name] = {
-                "Lowest validation loss": _over_seeds([c.min() for c in own], digits),
-                f"Steps to {number(target, digits)}": _over_seeds(steps, 0) if steps else "never",
-                "Seeds that reach it": f"{len(steps)} of {len(own)}",
-            }
-    return _table(rows)
+    return _table(rows) if math.isfinite(target) else None
 
 
-def first_step(losses: pd.Series, target: float) -> float | None:
+def first_step(losses: pd.Series, target: float) -> float:
     """Finds the step at which a loss first reaches a target, on straight lines between values.
 
     >>> first_step(pd.Series({100: 4.0, 200: 2.0}), 2.5), first_step(pd.Series({100: 4.0}), 2.5)
-    (175.0, None)
+    (175.0, nan)
     """
     below = np.flatnonzero(losses.to_numpy() <= target)
     if not len(below):
-        return None
+        return math.nan
     part = losses.iloc[max(0, below[0] - 1) : below[0] + 1]
     return float(np.interp(-target, -part.to_numpy(), part.index))
 
@@ -397,26 +397,20 @@ def first_step(losses: pd.Series, target: float) -> float | None:
 def heads(of: Comparison) -> Section | None:
     """Makes the section on what systems decide at the end of training."""
     # Which expert has which number is chance, so that seeds have no mean.
-    found = {
-        system.name: recorded(system.sound[0].history) for system in of.systems if system.sound
-    }
-    rows = {}
-    for name, table in found.items():
-        last = table.groupby(["figure", "place", "of"], sort=False)["value"].last()
-        ends = last.groupby("figure", sort=False).agg(["min", "max"])
-        rows[name] = {
-            str(figure): " to ".join(dict.fromkeys((number(low, 2), number(high, 2))))
-            for figure, low, high in ends.itertuples()
-        }
-    if not any(rows.values()):
+    runs = {system.name: system.sound[0] for system in of.systems if system.sound}
+    found = {name: recorded(run.history) for name, run in runs.items()}
+    if all(each.empty for each in found.values()):
         return None
+    every = pd.concat(found, names=["System"]).reset_index("System")
+    last = every.groupby(["System", "figure", "place", "of"], sort=False)["value"].last()
+    table = last.groupby(["System", "figure"], sort=False).agg(["min", "max"]).round(3)
     says = (
         "At the end of training, on a few sequences of the validation part, with the first seed: "
         "the smallest and the largest number of all places and units. Entropy is 1 where all have "
         "the same weight, and what a label explains (ε²) is 1 where it decides everything. The "
         "page of headwise analyse draws how they changed in training."
     )
-    return Section("What the heads do", says, _table({n: row for n, row in rows.items() if row}))
+    return Section("What the heads do", says, table)
 
 
 def samples(of: Comparison) -> Section | None:
@@ -461,9 +455,7 @@ def how_made(of: Comparison) -> Section:
     """Makes the section on data, runs, command, recipe, versions and machine."""
     compared = of.compared
     runs = [
-        run.model_dump(include=_OF_RUNS)
-        | {"planned_steps": run.early_stop.planned_steps if run.early_stop else run.steps}
-        | {score.name: score.value for score in run.scores}
+        run.model_dump(include=_OF_RUNS) | {score.name: score.value for score in run.scores}
         for run in of.runs
     ]
     notes = dict.fromkeys(f"{s.name}: {s.note}" for run in of.runs for s in run.scores if s.note)

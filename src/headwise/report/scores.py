@@ -32,12 +32,13 @@ from headwise.tasks.scores import Outcome, Score
 
 MEAN = "mean"  # over data sets, in the place of the name of one
 RANKING = "first score"  # the family of the scores that rank the systems
-_COLUMNS = (
-    *("family", "dataset", "test", "score", "lower_is_better", "digits", "system", "of_seeds"),
-    *("value", "low", "high", "over", "why"),
-    *("difference", "diff_low", "diff_high", "diff_over", "diff_why"),
-    *("p", "corrected_p", "detectable", "significant"),
-)
+_KEYS = ("family", "dataset", "test", "score", "lower_is_better", "digits", "system", "of_seeds")
+_OF_MEAN = ("value", "low", "high", "over", "why")
+_OF_DIFFERENCE = {
+    "value": "difference",
+    **{name: f"diff_{name}" for name in ("low", "high", "over", "why")},
+    **{name: name for name in ("p", "corrected_p", "detectable")},
+}
 
 
 @dataclass(frozen=True)
@@ -136,36 +137,30 @@ def scores_of(comparisons: Sequence[Comparison]) -> pd.DataFrame:
     tests = Counter(family for *_, family in columns)
     tests[RANKING] += has_mean
     names = [system.name for system in comparisons[0].systems]
-    found: list[tuple[dict[str, Any], Estimate, Estimate]] = []
+    rows: list[tuple[Any, ...]] = []
+    means: list[Estimate] = []
+    differences: list[Estimate] = []
     for of, test, score, family in columns:
         scores = [system.scores(test, score.name) for system in of.systems]
+        key = (family, of.dataset, test, score.name, score.lower_is_better, score.digits)
         for name, own in zip(names, scores, strict=True):
-            row = {
-                "family": family,
-                "dataset": of.dataset,
-                "test": test,
-                "score": score.name,
-                "lower_is_better": score.lower_is_better,
-                "digits": score.digits,
-                "system": name,
-                "of_seeds": own.values.tolist(),
-            }
-            apart = contrast(own, scores[0], tests=tests[family] * (len(names) - 1))
-            if name == of.baseline:
-                apart = Estimate(math.nan, why="baseline")
-            found.append((row, contrast(own), apart))
+            rows.append((*key, name, own.values.tolist()))
+            means.append(contrast(own))
+            found = contrast(own, scores[0], tests=tests[family] * (len(names) - 1))
+            is_other = name != of.baseline
+            differences.append(found if is_other else Estimate(math.nan, why="baseline"))
     for name in names if has_mean else ():
-        of_sets = [each for each in found if each[0]["family"] == RANKING]
-        rows, means, differences = zip(
-            *(each for each in of_sets if each[0]["system"] == name), strict=True
-        )
-        apart = mean_of(differences, tests[RANKING] * (len(names) - 1))
-        found.append((rows[0] | {"dataset": MEAN, "of_seeds": []}, mean_of(means), apart))
-    table = pd.DataFrame([_row(*each) for each in found], columns=_COLUMNS)
+        own_rows = [n for n, row in enumerate(rows) if row[0] == RANKING and row[-2] == name]
+        number_of_tests = tests[RANKING] * (len(names) - 1)
+        rows.append((RANKING, MEAN, *rows[own_rows[0]][2:-1], []))
+        means.append(mean_of([means[n] for n in own_rows]))
+        differences.append(mean_of([differences[n] for n in own_rows], number_of_tests))
+    apart = pd.DataFrame(map(vars, differences), columns=_OF_DIFFERENCE)
+    table = pd.DataFrame(rows, columns=_KEYS)
+    table = table.join(pd.DataFrame(map(vars, means), columns=_OF_MEAN))
+    table = table.join(apart.rename(columns=_OF_DIFFERENCE))
     p = table.groupby("family")["p"]
-    table["corrected_p"] = p.transform(
-        lambda of_family: pd.Series(holm(of_family), of_family.index)
-    )
+    table["corrected_p"] = p.transform(lambda own: pd.Series(holm(own), own.index))
     # Single runs are never significant.
     has_seeds = table["diff_over"].str.contains("seeds")
     table["significant"] = has_seeds & (table["corrected_p"] < SIGNIFICANT)
@@ -186,16 +181,6 @@ def _columns(of: Comparison) -> Iterator[tuple[Comparison, str, Score, str]]:
             family = f"{of.dataset} other scores".strip()
         seen.add(test)
         yield of, test, score, family
-
-
-def _row(row: dict[str, Any], mean: Estimate, apart: Estimate) -> dict[str, Any]:
-    return {
-        **row,
-        **{name: getattr(mean, name) for name in ("value", "low", "high", "over", "why")},
-        "difference": apart.value,
-        **{f"diff_{name}": getattr(apart, name) for name in ("low", "high", "over", "why")},
-        **{name: getattr(apart, name) for name in ("p", "detectable")},
-    }
 
 
 # --- the verdict ------------------------------------------------------------------------------

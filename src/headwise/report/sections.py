@@ -3,7 +3,6 @@
 What each part is worth comes first, then what goes to which unit, then the rest, folded.
 """
 
-import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -15,8 +14,8 @@ from pandas.api.types import is_float_dtype
 from headwise.analysis.decided import Decided
 from headwise.analysis.questions import alike, entropy, load, pmi, ranges
 from headwise.analysis.results import parts_of
-from headwise.analysis.statistics import SIGNIFICANT, p_value
-from headwise.report.findings import by_unit, explained_by, part, percent, plural, removed, where
+from headwise.analysis.statistics import SIGNIFICANT
+from headwise.report.findings import by_unit, explained_by, part, plural, removed, where
 from headwise.report.page import Section, axes, heat, look, number
 
 if TYPE_CHECKING:
@@ -59,9 +58,9 @@ def of_ablations(of: "Analysis") -> Section | None:
     if table is None or table.empty:
         return None
     says = (
-        f"The trained model is evaluated once more without a part; nothing is trained again. Stars "
-        f"and filled points are more than chance (p < {SIGNIFICANT}). Two parts that do the same "
-        f"work cost little one at a time, and much together."
+        f"The trained model is evaluated once more without a part; nothing is trained again. "
+        f"Filled points are more than chance (p < {SIGNIFICANT}). Two parts that do the same work "
+        f"cost little one at a time, and much together."
     )
     note = (
         f"Intervals and p are over the {table.attrs['items']:,} items, and hold for this model "
@@ -79,19 +78,16 @@ def of_ablations(of: "Analysis") -> Section | None:
 
 
 def _worth(table: pd.DataFrame) -> pd.DataFrame:
-    digits = table.attrs["digits"] + 1
-    rows = {}
-    for row in table.itertuples():
-        apart = number(row.difference, digits, sign=True)
-        ends = " to ".join(number(end, digits, sign=True) for end in (row.low, row.high))
-        star = " *" if row.corrected_p < SIGNIFICANT else ""
-        rows[part(row)] = {
-            str(table.attrs["score"]): number(row.value, digits),
-            "Difference\n95% interval": f"{apart}{star}\n{ends}",
-            "Share of the whole": percent(row.share),
-            "Chance": p_value(row.corrected_p) if math.isfinite(row.p) else row.why,
-        }
-    return pd.DataFrame.from_dict(rows, orient="index").rename_axis("Without, or if")
+    names = {
+        "value": str(table.attrs["score"]),
+        "difference": "difference",
+        "low": "95% interval\nfrom",
+        "high": "\nto",
+        "share": "share of\nthe whole",
+        "corrected_p": "p",
+    }
+    table = table.set_index(pd.Index(map(part, table.itertuples()), name="without, or if"))
+    return table[[*names]].round(5).rename(columns=names)
 
 
 def _forest(table: pd.DataFrame) -> Figure:
