@@ -161,8 +161,7 @@ def explored(model: dict[str, Any]) -> Explored:
 def unpacked(packed: dict[str, Any]) -> np.ndarray:
     """An array of a payload, as the page unpacks it."""
     data, kind = zlib.decompress(base64.b64decode(packed["data"])), packed["kind"]
-    if "root" not in kind:
+    if kind != "root":
         return np.frombuffer(data, kind).reshape(packed["shape"])
-    zero, largest = (128, 127) if kind == "signed root" else (0, 255)
-    steps = np.frombuffer(data, np.uint8).reshape(packed["shape"]).astype(float) - zero
-    return packed["scale"] * np.sign(steps) * (steps / largest) ** 2
+    steps = np.frombuffer(data, np.uint8).reshape(packed["shape"]).astype(float) - 128
+    return packed["scale"] * np.sign(steps) * (steps / 127) ** 2

@@ -206,9 +206,8 @@ def explore(
     part: Part = "test",
     target: Annotated[str | None, Option(help="What the decoder of a translation reads.")] = None,
     without: Annotated[
-        Literal["none", "units", "heads"] | None,
-        Option(help="What is removed, one at a time.", show_default="units, if that is soon done"),
-    ] = None,
+        Literal["none", "units", "heads"], Option(help="What is removed, one at a time.")
+    ] = "units",
     output: Page = None,
     open_page: Annotated[
         bool, Option("--open", metavar="", help="Open it in the browser.")

@@ -38,34 +38,21 @@ from headwise.models.plan import system_name
 from headwise.pretrained.gates import observed
 from headwise.pretrained.places import HeadLayout
 from headwise.pretrained.watch import attention_noted
-from headwise.report.inputs import (
-    Given,
-    Source,
-    loudness,
-    of_batch,
-    of_run,
-    of_text,
-    packed,
-    sound_uri,
-    text_of,
-)
-from headwise.report.open_model import check_finite, open_plain
+from headwise.report.inputs import Given, Source, of_batch, of_run, of_text, text_of
+from headwise.report.open_model import check_finite, describe_text, open_plain
 from headwise.report.outputs import Outputs
+from headwise.report.packing import packed
 from headwise.runs.evaluate import as_evaluated
 from headwise.runs.folder import distinct_names, read_model, read_recipe
 from headwise.runs.names import is_plain
 from headwise.tasks.task import Positions
-from headwise.training.watching import bars
+from headwise.training.watching import bars, say_begin
 
 if TYPE_CHECKING:
     import pandas as pd
 
 Without = Literal["none", "units", "heads"]
 MOST_WEIGHTS = 150_000_000  # of attention, that a browser holds
-# Parameters times positions times removals that are computed if nobody has asked for them: a minute
-# or two of two cores.
-_AFFORDED = 2e12
-_FRAME = 0.016  # seconds from one frame of a sound to the next
 _FILES = Path(__file__).parent
 # Letters of JSON that mean something to HTML.
 _ESCAPES = {ord(letter): f"\\u{ord(letter):04x}" for letter in "<>&\u2028\u2029"}
@@ -116,6 +103,7 @@ class Explored:
         environment = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined)
         return environment.from_string(template).render(
             title=self.payload["title"],
+            says=self.payload["says"],
             payload=Markup(json.dumps(self.payload, allow_nan=False).translate(_ESCAPES)),
             script=Markup(script),
             style=Markup(style),
@@ -138,7 +126,7 @@ def explore(
     *,
     target: str | None = None,
     describe: Callable[[Mapping[str, Tensor]], dict[str, Positions]] | None = None,
-    without: Without | None = None,
+    without: Without = "units",
     name: str = "",
     layouts: Mapping[str, HeadLayout] | None = None,
 ) -> Explored:
@@ -157,8 +145,7 @@ def explore(
         describe: of a batch, what stands at its positions, such as `describe` of a task; numbers
             of tokens without it.
         without: what is removed, one at a time, in a forward pass each: the `"units"` of systems
-            (experts, mechanisms, or heads), also all `"heads"`, or `"none"`. By default units, if
-            that takes less than a minute.
+            (experts, mechanisms, or heads), also all `"heads"`, or `"none"`.
         name: of the model, as the page shows it.
         layouts: where attentions of transformers have their heads, as in `headwise.gate_heads`.
 
@@ -183,7 +170,7 @@ def explore(
         if not isinstance(inputs, Mapping):
             raise ValueError("text is missing, expected what the model is to read")
         given = of_batch(model, inputs, {})
-        given.stacks = describe(inputs) if describe else _numbered(given.batch)
+        given.stacks = describe(inputs) if describe else describe_text()(given.batch)
     else:
         given = of_text(model, inputs, text, target)
     name, console = name or type(model).__name__, Console(stderr=True)
@@ -195,7 +182,7 @@ def explore_runs(
     folders: Sequence[Path],
     source: Source,
     changes: Sequence[str],
-    without: Without | None,
+    without: Without,
     console: Console,
 ) -> Explored:
     """Shows runs, models of transformers and names on the hub side by side on one input.
@@ -203,22 +190,20 @@ def explore_runs(
     Raises:
         ValueError: one of them cannot be read, or they do not read the same input.
     """
-    names, models = distinct_names(folders), []
-    given: Given | None = None
-    tasks: dict[str, str] = {}
+    names, models, data = distinct_names(folders), [], set()
     for folder, name in zip(folders, names, strict=True):
-        before = given
         with ExitStack() as stack:
             if is_plain(folder):
                 model, tokenizer = open_plain(folder)
                 given = of_text(model, tokenizer, text_of(source), source.target)
             else:
                 recipe = read_recipe(folder, changes, keys=("evaluation",))
-                tasks[name], model = recipe.task, read_model(folder)
+                model = read_model(folder)
                 check_finite(model, folder)
                 stack.enter_context(as_evaluated(model, recipe.evaluation, console, name))
                 given = of_run(folder, recipe, model, source, console)
-            if len(set(tasks.values())) > 1 or (before and before.digest != given.digest):
+                data.add((recipe.task, given.digest))
+            if len(data) > 1:
                 raise ValueError(
                     f"{name} and {names[0]} have different tasks or data, so that they cannot be "
                     f"shown side by side on one input: give runs of one task, and a --text if "
@@ -226,18 +211,7 @@ def explore_runs(
                 )
             stack.enter_context(observed(model))
             models.append(_seen(name, model, given, without, console))
-    assert given is not None
     return Explored(" and ".join(names), given.says, models)
-
-
-def _numbered(batch: Mapping[str, Tensor]) -> dict[str, Positions]:
-    """Names the tokens of a batch by their numbers, and other inputs by their positions."""
-    read = [name for name in ("input_ids", "decoder_input_ids") if name in batch]
-    if not read:
-        number, time = next(iter(batch.values())).shape[:2]
-        return {"input": Positions((number, time))}
-    stacks = zip(("encoder", "decoder"), (batch[name] for name in read), strict=False)
-    return {stack: Positions.of_tokens(tokens, {}) for stack, tokens in stacks}
 
 
 # --- a model at work ------------------------------------------------------------------------------
@@ -245,7 +219,7 @@ def _numbered(batch: Mapping[str, Tensor]) -> dict[str, Positions]:
 
 @torch.no_grad()
 def _seen(
-    name: str, model: nn.Module, given: Given, without: Without | None, console: Console
+    name: str, model: nn.Module, given: Given, without: Without, console: Console
 ) -> dict[str, Any]:
     """Collects what a page shows of a model on its input."""
     longest = max(positions.shape[1] for positions in given.stacks.values())
@@ -256,22 +230,14 @@ def _seen(
             f"{heads * longest**2:,} attention weights, expected at most {MOST_WEIGHTS:,}: give a "
             f"shorter one"
         )
+    removals = _removals(model, without)
     with evaluating(model), run_as_written():
         places = _places(model, given)
         outputs = Outputs(model, given)
         outputs.add(model(**given.batch))
-        removals, note = _removals(model, without or "units"), ""
-        parameters = sum(parameter.numel() for parameter in model.parameters())
-        on_cpu = next(model.parameters()).device.type == "cpu"
-        afforded = _AFFORDED if on_cpu else 50 * _AFFORDED
-        if without is None and len(removals) * parameters * longest > afforded:
-            note = (
-                f"To remove each of the {len(removals):,} parts of so large a model takes many "
-                f'minutes: ask for it by --without units, in Python by without="units".'
-            )
-            removals = []
+        say_begin(console, f"{name}: {len(removals):,} parts are removed one at a time")
         with bars(console, transient=True) as shown:
-            task = shown.add_task(name, total=len(removals), figures="parts removed")
+            task = shown.add_task(name, total=len(removals), figures="removed (or --without none)")
             for removal in shown.track(removals, task_id=task):
                 option = {removal["part"]: removal["number"]}
                 with ablated(model, removal["path"], f"without-{removal['part']}", **option):
@@ -282,7 +248,6 @@ def _seen(
         "places": places,
         "made": given.made,
         "removals": removals,
-        "note": note,
         **outputs.payload(),
     }
 
@@ -300,67 +265,58 @@ def _removals(model: nn.Module, without: Without) -> list[dict[str, Any]]:
 
 def _places(model: nn.Module, given: Given) -> list[dict[str, Any]]:
     """Collects what each attention of a model reads, and what its system decides."""
-    read: dict[str, list[tuple[bool, Tensor | None]]] = {path: [] for path in systems(model)}
-
-    def system_of(path: str) -> str:
-        return max((each for each in read if f"{path}.".startswith(f"{each}.")), key=len)
+    every = systems(model)
+    read: dict[str, list[tuple[bool, Tensor]]] = {path: [] for path in every}
 
     def note(path: str, call: Read) -> None:
         if not getattr(call.attention, "heads_are_given", False):  # then only the model knows them
-            is_cross = not call.inputs.is_self_attention
-            read[system_of(path)].append((is_cross, call.weights()[0].float().cpu()))
+            system = max((each for each in every if f"{path}.".startswith(f"{each}.")), key=len)
+            read[system].append((not call.inputs.is_self_attention, call.weights()))
 
     def note_given(path: str, weights: Tensor) -> None:
-        is_cross = systems(model)[path].site == "decoder_cross"
-        read[path].append((is_cross, weights[0].float().cpu()))
+        read[path].append((every[path].site == "decoder_cross", weights))
 
     with record(model) as decided, observe(model, note), attention_noted(model, note_given):
         model(**given.batch)
     found = []
-    for path, system in systems(model).items():
-        routing = decided[path][-1] if path in decided else None
-        of_system = _of_system(path, system, routing, given)
-        for is_cross, weights in read[path] or [(False, None)]:
-            found.append({**of_system, **_attention(of_system, is_cross, weights, given)})
+    for path, system in every.items():
+        place = _place(path, system, decided.get(path), given)
+        calls = [_attention(place, *call, given) for call in read[path]]
+        found += [{**place, **call} for call in calls or [{"keys": None, "heads": None}]]
     return found
 
 
-def _of_system(path: str, system: System, routing: Routing | None, given: Given) -> dict[str, Any]:
+def _place(
+    path: str, system: System, decided: Sequence[Routing] | None, given: Given
+) -> dict[str, Any]:
     """Describes a system: where it stands, and the weights of its units."""
     stack = system.site.partition("_")[0]
-    stack = stack if stack in given.stacks else next(iter(given.stacks))
-    found = {
+    weights, chosen = None, None
+    if decided:
+        of_all, indices = scaled(decided[-1].weights), decided[-1].indices
+        of_one = of_all[0] if of_all.dim() > 1 else of_all
+        weights = packed(of_one.view(-1, of_one.size(-1)).numpy())  # (positions or 1, units)
+        chosen = None if indices is None else indices[0].tolist()
+    return {
         "path": path,
         "system": system_name(type(system)).rpartition(":")[2],
         "site": system.site,
         "layer": system.layer,
-        "stack": stack,
+        "stack": stack if stack in given.stacks else next(iter(given.stacks)),
         "unit": system.unit,
-        "units": 0,
-        "weights": None,
-        "chosen": None,
+        "weights": weights,
+        "chosen": chosen,
     }
-    if routing is None:
-        return found
-    weights = scaled(routing.weights)
-    weights = weights[0] if weights.dim() > 1 else weights
-    weights = weights.view(-1, weights.size(-1))  # (positions or 1, units)
-    found |= {"units": weights.size(-1), "weights": packed(weights.numpy())}
-    if routing.indices is not None:
-        found["chosen"] = routing.indices[0].tolist()
-    return found
 
 
 def _attention(
-    place: dict[str, Any], is_cross: bool, weights: Tensor | None, given: Given
+    place: dict[str, Any], is_cross: bool, weights: Tensor, given: Given
 ) -> dict[str, Any]:
-    """Describes one attention: the weights of its heads, `(heads, queries, keys)`."""
-    found: dict[str, Any] = {"keys": None, "heads": None}
+    """Describes one attention: what it reads, and the weights of its heads."""
+    found: dict[str, Any] = {"keys": None}
     if is_cross and place["site"].endswith("_self"):  # of a decoder's layer as a whole
         found["site"] = "decoder_cross"
-    if weights is None:
-        return found
-    heads, queries, keys = weights.shape
+    heads, queries, keys = weights.shape[1:]
     positions = given.stacks[place["stack"]].shape[1]
     if queries != positions:
         raise ValueError(
@@ -371,27 +327,21 @@ def _attention(
     source = next(others, None) if is_cross else place["stack"]
     if source is not None and given.stacks[source].shape[1] == keys:
         found["keys"] = source
-    units, unit = place["units"], place["unit"]
-    if unit in ("head", "branch", "mechanism") and units and heads % units == 0:
+    units = place["weights"]["shape"][1] if place["weights"] else 0
+    if place["unit"] in ("branch", "mechanism") and units and heads % units == 0:
         found["owner"] = [head * units // heads for head in range(heads)]
-    return {**found, "heads": packed(weights.numpy())}
+    return {**found, "heads": packed(weights[0].float().cpu().numpy())}
 
 
 def _stack(positions: Positions, given: Given) -> dict[str, Any]:
     """Describes what stands at the positions of a stack."""
     number, tokens = positions.shape[1], positions.tokens
     ids = range(number) if tokens is None else tokens[0].tolist()
+    word = {"colour": "pixel", "frame": "frame"}.get(positions.word, "token")
     # An embedding may have more rows than there are tokens.
     names = [positions.names.get(each, str(each)) for each in ids]
-    stack: dict[str, Any] = {"word": "token", "tokens": names}
+    stack: dict[str, Any] = {"word": word, "tokens": names}
     if positions.size is not None:
         height, width = positions.size
-        stack |= {"word": "pixel", "height": height, "width": width}
-        stack["first"] = number - height * width
-    if given.sound is not None:
-        sound, rate = given.sound
-        names = [f"{_FRAME * frame:.2f} s" for frame in range(number)]
-        stack |= {"word": "frame", "tokens": names, "rate": rate}
-        stack |= {"height": 1, "width": number, "first": 0}
-        stack |= {"sound": sound_uri(sound, rate), "loudness": loudness(sound, rate)}
-    return stack
+        stack |= {"height": height, "width": width, "first": number - height * width}
+    return {**stack, **given.shown}

@@ -2,10 +2,9 @@
 // The page of `headwise explore`. Its data are what `Explored.payload` holds: models, each with
 // stacks of positions, places (an attention, and what its system decides), and outputs: as they
 // are, and without each of its removals. All that is shown follows from `view`, which stands in
-// the address: place, layer, head, model, token, and of each model unit.N and without.N.
-const { title, says, models } = JSON.parse(document.getElementById("payload").textContent);
+// the address: place, layer, head, token, and without.N, what is removed from model N.
+const { models } = JSON.parse(document.getElementById("payload").textContent);
 const COLOURS = 8; // more nobody tells apart
-const ROWS = 10; // of a table; the others are folded
 const SITES = {
   encoder_self: "Encoder self-attention",
   decoder_self: "Decoder self-attention",
@@ -13,7 +12,7 @@ const SITES = {
 };
 let view = {};
 let pointed = null; // {stack, position} at the pointer
-let columns = [];
+let columns = []; // of each model its element, and how it shows a token
 
 // --- small things --------------------------------------------------------------------------------
 
@@ -27,35 +26,6 @@ function make(tag, attributes = {}, ...children) {
   }
   made.append(...children.flat().filter((child) => child !== null && child !== undefined));
   return made;
-}
-
-// An array of the payload, inflated when it is first asked for. Its `row` gives the numbers that
-// stand at the first indices.
-const arrays = new WeakMap();
-function arrayOf(packed) {
-  if (!arrays.has(packed)) arrays.set(packed, inflated(packed));
-  return arrays.get(packed);
-}
-
-async function inflated({ shape, kind, scale, data }) {
-  const bytes = Uint8Array.from(atob(data), (letter) => letter.charCodeAt(0));
-  const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("deflate"));
-  const buffer = await new Response(stream).arrayBuffer();
-  const zero = kind === "signed root" ? 128 : 0;
-  const number = (byte) => Math.sign(byte - zero) * ((byte - zero) / (zero ? 127 : 255)) ** 2;
-  const table = Float32Array.from(range(256), (byte) => scale * number(byte));
-  const Plain = { uint32: Uint32Array, float32: Float32Array }[kind];
-  const values = new (Plain ?? Uint8Array)(buffer);
-  const row = (...index) => {
-    let [from, size] = [0, values.length];
-    index.forEach((each, axis) => {
-      size /= shape[axis];
-      from += each * size;
-    });
-    const found = values.subarray(from, from + size);
-    return Plain ? found : Float32Array.from(found, (byte) => table[byte]);
-  };
-  return { shape, row, signed: zero > 0 };
 }
 
 const range = (length) => Array.from({ length }, (_, index) => index);
@@ -73,6 +43,34 @@ function meanOf(rows) {
   return mean;
 }
 
+// An array of the payload, inflated when it is first asked for. Its `row` gives the numbers that
+// stand at the first indices.
+const arrays = new WeakMap();
+function arrayOf(packed) {
+  if (!arrays.has(packed)) arrays.set(packed, inflated(packed));
+  return arrays.get(packed);
+}
+
+async function inflated({ shape, kind, scale, data }) {
+  const bytes = Uint8Array.from(atob(data), (letter) => letter.charCodeAt(0));
+  const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("deflate"));
+  const buffer = await new Response(stream).arrayBuffer();
+  const number = (byte) => scale * Math.sign(byte - 128) * ((byte - 128) / 127) ** 2;
+  const values = kind === "uint32" ? new Uint32Array(buffer) : new Uint8Array(buffer);
+  const row = (...index) => {
+    let [from, size] = [0, values.length];
+    index.forEach((each, axis) => {
+      size /= shape[axis];
+      from += each * size;
+    });
+    const found = values.subarray(from, from + size);
+    return kind === "uint32" ? found : Float32Array.from(found, number);
+  };
+  return { shape, row };
+}
+
+// --- names ---------------------------------------------------------------------------------------
+
 // A token as people read it; the space that it begins with is left out.
 const tokenText = (token) => token.replaceAll("▁", " ").trim() || "␣";
 
@@ -83,23 +81,17 @@ function tokenName(stack, position) {
   return pixel < 0 ? token : `row ${Math.floor(pixel / stack.width)}, column ${pixel % stack.width}`;
 }
 
-function placeName(model, { site, layer, path }) {
-  const alone = Object.keys(model.stacks).length === 1 && SITES[site];
-  return site ? `${alone ? "Self-attention" : (SITES[site] ?? site)}, layer ${layer}` : path;
-}
+const placeName = ({ site, layer, path }) => (site ? `${SITES[site] ?? site}, layer ${layer}` : path);
 
 // The name of a head, with the unit whose it is: everywhere, or of those chosen at a position.
 function headName(place, head, position = null) {
   if (head === null) return "all heads on average";
-  const owner = place.unit === "head" ? undefined : place.owner?.[head];
-  const unit = (position === null ? undefined : place.chosen?.[position]?.[head]) ?? owner;
+  const unit = place.owner?.[head] ?? place.chosen?.[position]?.[head];
   return unit === undefined ? `head ${head}` : `head ${head} (${place.unit} ${unit})`;
 }
 
-function removalName(model, { path, part, number }) {
-  const place = model.places.find((each) => each.path === path);
-  return `${placeName(model, place)}, ${part} ${number}`;
-}
+const removalName = (model, { path, part, number }) =>
+  `${placeName(model.places.find((place) => place.path === path))}, ${part} ${number}`;
 
 // --- the view ------------------------------------------------------------------------------------
 
@@ -110,11 +102,8 @@ function chosen(name, most = Infinity) {
 }
 
 const keyOf = (place) => place.site || place.path;
-const isOpen = (number) => chosen("model", models.length) === null || chosen("model") === number;
 const passOf = (number) => chosen(`without.${number}`, models[number].removals.length + 1) ?? 0;
 const headOf = (place) => chosen("head", place.heads?.shape[0] ?? 0);
-const placeOf = (model) =>
-  model.places.find((each) => keyOf(each) === view.place && each.layer === chosen("layer"));
 
 function tokenOf() {
   const [stack, position] = (view.token ?? "").split(":");
@@ -134,56 +123,43 @@ function look(changes) {
 
 // Fills in what the address leaves open, or has wrong: an attention, and a layer of it.
 function settle() {
-  const places = models.filter((_, number) => isOpen(number)).flatMap((model) => model.places);
-  let here = places.filter((place) => keyOf(place) === view.place);
-  if (!here.length) {
-    const first = keyOf(places.find((place) => place.weights) ?? places[0]);
-    here = places.filter((place) => keyOf(place) === first);
-  }
-  const layers = unique(here.map((place) => place.layer)).sort((one, other) => one - other);
-  const layer = layers.includes(chosen("layer")) ? view.layer : layers[0];
-  look({ place: keyOf(here[0]), layer });
+  const places = models.flatMap((model) => model.places);
+  const first = places.find((place) => place.weights) ?? places[0];
+  const found = places.find((place) => keyOf(place) === view.place) ?? first;
+  const here = places.filter((place) => keyOf(place) === keyOf(found));
+  const layers = unique(here.map(({ layer }) => layer)).sort((one, other) => one - other);
+  look({ place: keyOf(found), layer: layers.includes(chosen("layer")) ? view.layer : layers[0] });
   return { places, here, layers };
 }
 
 // --- choices -------------------------------------------------------------------------------------
 
-// Buttons, or a list if they are many: `options` are {value, text, look}.
-function choice(label, name, options, now, most = 16) {
+// A row of buttons for a key of the view: `options` are {value, text}.
+function choice(label, name, options) {
   if (options.length < 2) return null;
-  const choose = (value) => (look({ [name]: value }), draw());
-  const said = make("span", { class: "label", text: label });
-  if (options.length > most) {
-    const list = make("select", { "aria-label": label, "data-focus": name });
-    list.append(...options.map(({ text }) => make("option", { text })));
-    list.selectedIndex = options.findIndex(({ value }) => value === now);
-    list.addEventListener("change", () => choose(options[list.selectedIndex].value));
-    return make("div", { class: "control" }, said, list);
-  }
-  const buttons = options.map(({ text, value, look = null }) =>
+  const now = options.find(({ value }) => String(value) === view[name]) ?? options[0];
+  const buttons = options.map((option) =>
     make("button", {
-      ...{ type: "button", text, class: look, title: `${label} ${text}` },
-      ...{ "aria-pressed": String(value === now), "data-focus": `${name} ${value}` },
-      onclick: () => choose(value),
+      ...{ type: "button", text: option.text, "data-focus": `${name} ${option.value}` },
+      "aria-pressed": String(option === now),
+      onclick: () => (look({ [name]: option.value }), draw()),
     }),
   );
   const group = { class: "control", role: "group", "aria-label": label };
+  const said = make("span", { class: "label", text: label });
   return make("div", group, said, make("span", { class: "buttons" }, buttons));
 }
 
 function controls({ places, here, layers }) {
   const plain = (values) => values.map((value) => ({ value, text: String(value) }));
-  const named = (text, options) => (options.length > 1 ? [{ value: null, text }, ...options] : []);
   const heads = Math.max(0, ...here.map((place) => place.heads?.shape[0] ?? 0));
   const sites = unique(places.map(keyOf)).map((value) => ({ value, text: SITES[value] ?? value }));
-  const runs = models.map((model, value) => ({ value, text: model.name }));
   return make(
     "div",
     { class: "controls" },
-    choice("Show", "model", named("all", runs), chosen("model", models.length)),
-    choice("Attention", "place", sites, view.place),
-    choice("Layer", "layer", plain(layers), chosen("layer")),
-    choice("Head", "head", named("mean", plain(range(heads))), chosen("head", heads)),
+    choice("Attention", "place", sites),
+    choice("Layer", "layer", plain(layers)),
+    choice("Head", "head", [{ value: null, text: "mean" }, ...plain(range(heads))]),
   );
 }
 
@@ -205,7 +181,9 @@ const removal = (model, place, part, number) =>
 
 // --- colours -------------------------------------------------------------------------------------
 
-const rgbOf = (text) => [1, 3, 5].map((start) => parseInt(text.slice(start, start + 2), 16));
+// Red, green and blue of a colour; what is none, such as <bos>, is transparent.
+const rgbOf = (text) =>
+  text.startsWith("#") ? text.match(/\w\w/g).map((pair) => parseInt(pair, 16)) : [0, 0, 0, 0];
 const colour = (name) =>
   rgbOf(getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim());
 
@@ -222,58 +200,51 @@ function fill(canvas, width, height, of) {
   return canvas;
 }
 
-// Weights as colours: by their root, or else what reads many a little would seem to read nothing.
-function heat(most) {
-  const [positive, negative] = [colour("heat"), colour("negative")];
-  const strength = (share) => Math.min(1, Math.sqrt(Math.abs(share) / (most || 1)));
-  return (share) => [...(share < 0 ? negative : positive), strength(share)];
-}
+// How strong the colour of a weight is: by its root, or else what reads many a little would seem to
+// read nothing.
+const strength = (share, most) => Math.min(1, Math.sqrt(Math.abs(share) / (most || 1)));
 
-// How each position is coloured by what its system decides; null where that decides nothing.
-async function paintingOf(model, number, place) {
+// Which unit has the largest weight at each position; null where a system decides nothing.
+async function paintingOf(model, place) {
   if (!place.weights) return null;
   const weights = await arrayOf(place.weights);
   const [rows, units] = weights.shape;
-  const positions = range(model.stacks[place.stack].tokens.length);
   const row = (position) => weights.row(rows === 1 ? 0 : position);
-  const leaders = positions.map((position) => {
+  const leaders = model.stacks[place.stack].tokens.map((_, position) => {
     const own = row(position);
     const first = own.indexOf(Math.max(...own));
     return own.lastIndexOf(own[first]) === first ? first : -1; // several have the same
   });
   const often = range(units).map((unit) => leaders.filter((each) => each === unit).length);
   const known = range(units).sort((one, other) => often[other] - often[one]).slice(0, COLOURS);
-  known.sort((one, other) => one - other);
   const look = (unit) => `unit-${known.includes(unit) ? known.indexOf(unit) : "other"}`;
-  const unit = chosen(`unit.${number}`, units);
-  const mean = meanOf(range(rows).map(row));
-  const painting = { row, rows, units, unit, look, mean, leaders };
-  if (unit === null) {
-    const marks = leaders.map((each) => (each < 0 ? "=" : String(each)));
-    return { ...painting, marks, strengths: positions.map(() => 1), looks: leaders.map(look) };
-  }
-  const own = positions.map((position) => row(position)[unit]);
-  const ends = [Math.min(...own), Math.max(...own)];
-  const strengths = own.map((each) => (ends[0] === ends[1] ? 1 : (each - ends[0]) / (ends[1] - ends[0])));
-  const marks = own.map((each) => written(each).replace(/^0/, ""));
-  return { ...painting, ends, marks, strengths, looks: own.map(() => look(unit)) };
+  return { row, rows, units, look, leaders, mean: meanOf(range(rows).map(row)) };
 }
 
 // --- what stands at positions: tokens, or the cells of an image or of a spectrogram --------------
-// A view of a stack has an element, and can be painted, say what is read, and mark a position.
 
-function tokensView(stack, title, act) {
+function stackView(stack, title, painting, act) {
   const spaced = stack.tokens.some((token) => token.startsWith("▁"));
-  const tokens = stack.tokens.map((token, position) => {
-    const text = make("span", { class: "text", text: tokenText(token) });
-    const look = `token${spaced && !token.startsWith("▁") ? "" : " starts-word"}`;
-    const attributes = { class: look, role: "option", tabindex: position ? -1 : 0 };
-    return make("li", attributes, text, make("span", { class: "mark" }));
+  const first = stack.first ?? 0; // what stands before the picture is no part of it
+  const items = stack.tokens.map((token, position) => {
+    const leader = painting?.leaders[position];
+    const look = painting ? painting.look(leader) : "";
+    const startsWord = !spaced || token.startsWith("▁") ? "starts-word" : "";
+    const item = make("li", {
+      ...{ class: `token ${look} ${startsWord}`, role: "option", tabindex: -1 },
+      ...{ "aria-label": tokenName(stack, position), hidden: position < first ? "" : null },
+    });
+    if (stack.width) return item;
+    item.append(make("span", { class: "text", text: tokenText(token) }));
+    if (painting) item.append(make("span", { class: "mark", text: leader < 0 ? "=" : leader }));
+    return item;
   });
-  const list = make("ol", { class: "tokens", role: "listbox", "aria-label": title }, tokens);
+  const kind = { class: `tokens ${stack.word}s`, role: "listbox", "aria-label": title };
+  const columns = stack.width ? { gridTemplateColumns: `repeat(${stack.width}, 1fr)` } : {};
+  const list = make("ol", { ...kind, style: columns }, items);
   const on = (name, happens) =>
     list.addEventListener(name, (event) => {
-      const position = tokens.indexOf(event.target.closest(".token"));
+      const position = items.indexOf(event.target.closest(".token"));
       if (position >= 0) happens(position, event);
     });
   on("pointerover", (position, event) => event.pointerType !== "touch" && act.point(position));
@@ -281,109 +252,42 @@ function tokensView(stack, title, act) {
   on("click", (position) => act.pick(position));
   on("focusin", (position, { target }) => target.matches(":focus-visible") && act.keep(position));
   on("keydown", (position, event) => {
-    const last = tokens.length - 1;
-    const arrows = { ArrowLeft: position - 1, ArrowRight: position + 1, Home: 0, End: last };
-    const next = { ...arrows, Enter: position }[event.key];
-    if (next === undefined) return;
+    const [line, last] = [stack.height > 1 ? stack.width : 1, items.length - 1];
+    const steps = { ArrowLeft: -1, ArrowRight: 1, ArrowUp: -line, ArrowDown: line };
+    const next = { Home: first, End: last }[event.key] ?? position + steps[event.key];
+    if (Number.isNaN(next)) return;
     event.preventDefault();
-    tokens[Math.min(Math.max(next, 0), last)].focus();
-    act.keep(Math.min(Math.max(next, 0), last));
+    items[Math.min(Math.max(next, first), last)].focus();
+    act.keep(Math.min(Math.max(next, first), last));
   });
-  const each = (happens) => tokens.forEach((token, position) => happens(token, position));
+  const heading = make("h3", { text: title });
   return {
-    element: make("div", {}, make("h3", { text: title }), list),
-    paint: (painting) =>
-      each((token, position) => {
-        token.classList.add(painting.looks[position]);
-        token.lastChild.textContent = painting.marks[position];
-        token.style.setProperty("--strength", painting.strengths[position]);
-      }),
+    element: make("div", {}, heading, stack.width ? overPicture(stack, list) : list),
     read(shares) {
       list.classList.toggle("read", shares !== null);
-      const most = (shares && largest(shares)) || 1;
-      each((token, position) => {
-        token.style.setProperty("--read", shares ? Math.abs(shares[position]) / most : 0);
-        token.classList.toggle("negative", shares !== null && shares[position] < 0);
+      const most = shares && largest(shares);
+      items.forEach((item, position) => {
+        item.style.setProperty("--read", shares ? strength(shares[position], most) : 0);
+        item.classList.toggle("negative", shares !== null && shares[position] < 0);
       });
     },
     mark: (here) =>
-      each((token, position) => {
-        token.classList.toggle("here", position === here);
-        token.setAttribute("aria-selected", String(position === here));
-        if (here !== null) token.tabIndex = position === here ? 0 : -1;
+      items.forEach((item, position) => {
+        item.classList.toggle("here", position === here);
+        item.setAttribute("aria-selected", String(position === here));
+        item.tabIndex = position === (here === null ? first : Math.max(here, first)) ? 0 : -1;
       }),
   };
 }
 
-// The row and the column of an area at the pointer.
-function cellAt(area, event, rows, columns) {
-  const box = area.getBoundingClientRect();
-  const cell = (share, cells) => Math.min(cells - 1, Math.max(0, Math.floor(share * cells)));
-  const row = cell((event.clientY - box.top) / box.height, rows);
-  return { row, column: cell((event.clientX - box.left) / box.width, columns) };
-}
-
-function cellsView(stack, title, act) {
-  const { width, height, first, tokens } = stack;
-  const [below, over] = [make("canvas"), make("canvas")];
-  const cursor = make("div", { class: "cursor" });
-  const named = { class: `cells ${stack.word}`, tabindex: 0, role: "group", "aria-label": title };
-  const area = make("div", named, below, over, cursor);
-  const element = make("div", {}, make("h3", { text: title }), area);
-  const at = (event) => {
-    const { row, column } = cellAt(area, event, height, width);
-    return first + row * width + column;
-  };
-  area.addEventListener("pointermove", (event) => act.point(at(event)));
-  area.addEventListener("pointerleave", () => act.point(null));
-  area.addEventListener("click", (event) => act.pick(at(event)));
-  area.addEventListener("keydown", (event) => {
-    const arrows = { ArrowLeft: -1, ArrowRight: 1, ArrowUp: -width, ArrowDown: width };
-    if (!arrows[event.key]) return;
-    event.preventDefault();
-    const next = (tokenOf()?.position ?? first - 1) + arrows[event.key];
-    act.keep(Math.min(Math.max(next, first), tokens.length - 1));
-  });
-  if (stack.word === "pixel") {
-    area.style.aspectRatio = `${width} / ${height}`;
-    fill(below, width, height, (cell) => rgbOf(tokens[first + cell]));
-  } else {
-    const kilohertz = stack.rate / 2000;
-    const text = `From 0 to ${tokens.at(-1)} to the right, from 0 to ${kilohertz} kHz upwards.`;
-    element.append(make("p", { class: "small", text }), soundShown(stack, below));
-  }
-  let painted = () => [0, 0, 0, 0];
-  const cover = (of) => fill(over, width, height, (cell) => of(first + cell));
-  return {
-    element,
-    paint({ looks, strengths }) {
-      const known = Object.fromEntries(unique(looks).map((name) => [name, colour(name)]));
-      painted = (position) => [...known[looks[position]], 0.65 * strengths[position]];
-      cover(painted);
-    },
-    read(shares) {
-      const of = shares && heat(largest(shares));
-      cover(shares ? (position) => of(shares[position]) : painted);
-    },
-    mark(position) {
-      cursor.hidden = position === null || position < first;
-      const [row, column] = [Math.floor((position - first) / width), (position - first) % width];
-      const box = { left: column / width, top: row / height, width: 1 / width, height: 1 / height };
-      for (const side in box) cursor.style[side] = `${100 * box[side]}%`;
-    },
-  };
-}
-
-// A sound to hear, and its spectrogram on a canvas: the louder, the stronger.
-function soundShown({ sound, loudness }, canvas) {
-  const ink = colour("text");
-  arrayOf(loudness).then(({ shape, row }) => {
-    const [frames, bins] = shape;
-    const all = range(frames).map((frame) => row(frame));
-    const at = (cell) => all[cell % frames][bins - 1 - Math.floor(cell / frames)];
-    fill(canvas, frames, bins, (cell) => [...ink, at(cell) ** 2]);
-  });
-  return make("audio", { controls: "", src: sound });
+// The cells of a picture over it; of sound, something to hear below.
+function overPicture({ picture, spectrogram, sound, note, width, height }, list) {
+  const look = sound ? "spectrogram" : "";
+  const image = make("img", { class: look, src: picture ?? spectrogram, alt: "" });
+  const shape = sound ? {} : { aspectRatio: `${width} / ${height}` };
+  const area = make("div", { class: sound ? "cells sound" : "cells", style: shape }, image, list);
+  const said = note ? make("p", { class: "small", text: note }) : null;
+  return make("div", {}, area, said, sound ? make("audio", { controls: "", src: sound }) : null);
 }
 
 // --- tables --------------------------------------------------------------------------------------
@@ -397,7 +301,8 @@ function barRow({ name, value, most, look = "heat", said, action = null }) {
   return make("tr", {}, cells, action && make("td", { class: "action" }, action));
 }
 
-function barTable(caption, rows, look, most = ROWS) {
+// A table of which the first rows are shown, and the others when they are asked for.
+function barTable(caption, rows, look, most = 10) {
   const table = (some) => make("table", { class: `bars ${look}` }, some);
   const first = table([make("caption", { text: caption }), ...rows.slice(0, most)]);
   if (rows.length <= most) return first;
@@ -413,12 +318,12 @@ async function probable(model, position, pass) {
     const [was, is] = [shares.row(0, position), shares.row(pass, position)[index]];
     const place = before.indexOf(id);
     const said = place < 0 ? `< ${written(was.at(-1))} → ${written(is)}` : moved(was[place], is);
-    const [name, key] = [model.names[id], make("span", { class: "key" })];
-    const isColour = /^#[0-9a-f]{6}$/.test(name) && model.stacks[model.over].word === "pixel";
-    if (isColour) key.style.background = name;
+    const name = model.names[id];
+    const isColour = model.stacks[model.over].word === "pixel";
+    const key = isColour ? make("span", { class: "key", style: { background: name } }) : null;
     const text = model.kind === "classes" || isColour ? name : `“${tokenText(name)}”`;
     const isTrue = model.is_known && id === model.true[position];
-    const shown = make("span", {}, isColour ? key : null, text, isTrue ? " ✓" : null);
+    const shown = make("span", {}, key, text, isTrue ? " ✓" : null);
     return barRow({ name: shown, value: is, most: 1, said });
   });
 }
@@ -428,11 +333,10 @@ async function probable(model, position, pass) {
 const labelled = (label, ...content) =>
   make("div", { class: "made" }, make("h3", { text: capital(label) }), ...content);
 
-function madeShown({ label, text, picture, sound, loudness }) {
-  if (picture) return labelled(label, make("img", { class: "picture", src: picture, alt: label }));
+function madeShown({ label, text, spectrogram, sound }) {
   if (!sound) return labelled(label, make("p", { text }));
-  const canvas = make("canvas", { class: "spectrogram" });
-  return labelled(label, canvas, soundShown({ sound, loudness }, canvas));
+  const image = make("img", { class: "spectrogram", src: spectrogram, alt: "" });
+  return labelled(label, image, make("audio", { controls: "", src: sound }));
 }
 
 async function outputOf(model, number) {
@@ -447,7 +351,6 @@ async function outputOf(model, number) {
     parts.push(barTable("Probability of each class", await probable(model, 0, pass), "probable"));
   }
   if (model.kind === "tokens") parts.push(await saidShown(model, pass));
-  if (model.stacks[model.over].word === "frame") parts.push(await errorShown(model, pass));
   const off = pass && `Without ${removalName(model, model.removals[pass - 1])}. `;
   const told = pass ? make("p", { class: "removed" }, off, removeButton(number, pass)) : null;
   return make("div", { class: "output" }, told, model.made.map(madeShown), parts);
@@ -455,24 +358,21 @@ async function outputOf(model, number) {
 
 // The most probable token at each position where one is asked for, or the image of these.
 async function saidShown(model, pass) {
-  const [ids, real] = await Promise.all([arrayOf(model.ids), arrayOf(model.real)]);
+  const ids = await arrayOf(model.ids);
   const stack = model.stacks[model.over];
   const asked = range(model.true.length).filter((position) => model.true[position] >= 0);
+  const best = (position, of) => ids.row(of, position)[0];
   if (stack.word === "pixel") {
-    const drawn = (cell) => model.names[ids.row(pass, asked[cell])[0]];
-    const of = (cell) => rgbOf(drawn(cell).startsWith("#") ? drawn(cell) : "#808080");
+    const of = (cell) => rgbOf(model.names[best(asked[cell], pass)]);
     const canvas = make("canvas", { class: "picture" });
     return labelled("the most probable colours", fill(canvas, stack.width, stack.height, of));
   }
   const chips = asked.map((position) => {
-    const [before, now] = [ids.row(0, position)[0], ids.row(pass, position)[0]];
-    const [name, is] = [model.names[now], model.names[model.true[position]]];
-    const share = moved(real.row(0)[position], real.row(pass)[position], 3);
-    const chip = make("span", { title: `probability of “${tokenText(is)}”: ${share}` });
-    chip.textContent = tokenText(name);
-    chip.className = `said${name.startsWith("▁") ? " starts-word" : ""}`;
-    chip.classList.toggle("right", model.is_known && now === model.true[position]);
-    chip.classList.toggle("changed", before !== now);
+    const name = model.names[best(position, pass)];
+    const chip = make("span", { class: "said", text: tokenText(name) });
+    chip.classList.toggle("starts-word", name.startsWith("▁"));
+    chip.classList.toggle("right", model.is_known && best(position, pass) === model.true[position]);
+    chip.classList.toggle("changed", best(position, pass) !== best(position, 0));
     return chip;
   });
   const text = `${model.is_known ? "Green: true. " : ""}Underlined: changed by the removal.`;
@@ -480,31 +380,20 @@ async function saidShown(model, pass) {
   return labelled(label, make("p", { class: "chips" }, chips), make("p", { class: "small", text }));
 }
 
-// The error at each frame, or how much larger it is without a part.
-async function errorShown(model, pass) {
-  const errors = await arrayOf(model.real);
-  const less = pass ? errors.row(0) : new Float32Array(errors.shape[1]);
-  const shown = errors.row(pass).map((error, frame) => error - less[frame]);
-  const of = heat(largest(shown));
-  const canvas = make("canvas", { class: "strip" });
-  fill(canvas, shown.length, 1, (frame) => of(-shown[frame]));
-  const label = pass ? "change of the error at each frame (red: larger)" : "error at each frame";
-  return labelled(`${label}, at most ${written(largest(shown))}`, canvas);
-}
-
 // All that can be removed, by how much the loss rises without it.
 function mattersShown(model, number) {
-  if (!model.removals.length) return make("p", { class: "small", text: model.note });
+  if (!model.removals.length) return "";
   const costs = model.losses.slice(1).map((loss) => loss - model.losses[0]);
   const order = range(costs.length).sort((one, other) => costs[other] - costs[one]);
   const most = largest(costs);
   const digits = most >= 0.1 ? 2 : most >= 0.01 ? 3 : 4;
   const rows = order.map((index) => {
     const value = costs[index];
-    const name = removalName(model, model.removals[index]);
-    const action = removeButton(number, index + 1);
     const look = value > 0 ? "worse" : "better";
-    return barRow({ name, value, most, look, said: written(value, digits, "+"), action });
+    return barRow({
+      ...{ name: removalName(model, model.removals[index]), value, most, look },
+      ...{ said: written(value, digits, "+"), action: removeButton(number, index + 1) },
+    });
   });
   const parts = unique(model.removals.map(({ part }) => part)).join(" or ");
   const caption = `What matters on this input: how much the loss rises without each ${parts}`;
@@ -528,16 +417,19 @@ function endOf(rows) {
   return all.length < 400 ? all[0] : all[Math.floor(all.length / 200)] || all[0];
 }
 
-const drawMap = (canvas, rows, most, of = heat(most)) =>
-  fill(canvas, rows[0].length, rows.length, (cell) =>
-    of(rows[Math.floor(cell / rows[0].length)][cell % rows[0].length]));
+function drawMap(canvas, rows, most) {
+  const [positive, negative, keys] = [colour("heat"), colour("negative"), rows[0].length];
+  return fill(canvas, keys, rows.length, (cell) => {
+    const share = rows[Math.floor(cell / keys)][cell % keys];
+    return [...(share < 0 ? negative : positive), strength(share, most)];
+  });
+}
 
 // What stands at a side of a map: names, every few if they are many; of an image its pixels.
 function sideOf(stack, count, side) {
   if (stack?.word === "pixel") {
-    const of = (cell) => (stack.tokens[cell].startsWith("#") ? rgbOf(stack.tokens[cell]) : [0, 0, 0, 0]);
     const [width, height] = side === "top" ? [count, 1] : [1, count];
-    return fill(make("canvas", { class: side }), width, height, of);
+    return fill(make("canvas", { class: side }), width, height, (cell) => rgbOf(stack.tokens[cell]));
   }
   const every = Math.ceil(count / (innerWidth < 620 ? 22 : 55));
   const text = (position) => {
@@ -555,26 +447,24 @@ function largeMap(model, place, rows, act) {
   const most = endOf(rows);
   const canvas = drawMap(make("canvas", { class: "matrix" }), rows, most);
   const here = make("div", { class: "row" });
-  const lines = ["top", "left"].flatMap((side, index) => {
-    const { word, first, width, height } = sides[index] ?? {};
-    if (word !== "pixel") return [];
-    const of = (row) => `${(100 * (first + row * width)) / (index ? keys : queries)}%`;
-    return range(height).map((row) => make("i", { class: side, style: { [side]: of(row) } }));
-  });
-  const area = make("div", { class: "area" }, canvas, lines, here);
-  const said = make("p", { class: "small" });
-  const signed = rows.some((row) => row.some((share) => share < 0));
-  const tell = (text) => (said.textContent = text);
-  const rest = () => tell(`Rows read, columns are read.${signed ? " Red: negative weights." : ""}`);
+  const area = make("div", { class: "area" }, canvas, here);
+  const isSigned = rows.some((row) => row.some((share) => share < 0));
+  const text = `Rows read, columns are read.${isSigned ? " Red: negative weights." : ""}`;
+  const said = make("p", { class: "small", text });
+  const cellAt = (event) => {
+    const box = area.getBoundingClientRect();
+    const cell = (share, cells) => Math.min(cells - 1, Math.max(0, Math.floor(share * cells)));
+    const row = cell((event.clientY - box.top) / box.height, queries);
+    return [row, cell((event.clientX - box.left) / box.width, keys)];
+  };
   area.addEventListener("pointermove", (event) => {
-    const { row, column } = cellAt(area, event, queries, keys);
+    const [row, column] = cellAt(event);
     const names = [tokenName(sides[0], row), tokenName(sides[1], column)];
-    tell(`${names.join(" reads ")}: ${written(rows[row][column], 3)}`);
+    said.textContent = `${names.join(" reads ")}: ${written(rows[row][column], 3)}`;
     act.point(row);
   });
-  area.addEventListener("pointerleave", () => (rest(), act.point(null)));
-  area.addEventListener("click", (event) => act.pick(cellAt(area, event, queries, keys).row));
-  rest();
+  area.addEventListener("pointerleave", () => ((said.textContent = text), act.point(null)));
+  area.addEventListener("click", (event) => act.pick(cellAt(event)[0]));
   const high = `max(${Math.min(keys, 60) * 12}px, ${(85 * keys) / queries}vh)`;
   const frame = make("div", { class: "frame" }, sideOf(sides[1], keys, "top"));
   frame.append(sideOf(sides[0], queries, "left"), area);
@@ -585,23 +475,24 @@ function largeMap(model, place, rows, act) {
     here.hidden = position === null;
     Object.assign(here.style, { top: `${(100 * position) / queries}%`, height: `${100 / queries}%` });
   };
-  return { element: make("div", {}, heading, frame, scaleOf(rows, most, signed), said), mark };
+  return { element: make("div", {}, heading, frame, scaleOf(rows, most, isSigned), said), mark };
 }
 
 // The scale of a map: from 0, or from the most negative weight, to the largest.
-function scaleOf(rows, most, signed) {
-  const least = signed ? -most : 0;
+function scaleOf(rows, most, isSigned) {
+  const least = isSigned ? -most : 0;
   const shares = range(120).map((step) => least + ((most - least) * step) / 119);
   const ends = [least, (least + most) / 2, most].map((value) => written(value));
   if (rows.some((row) => largest(row) > most)) ends[2] += " or more";
   const said = make("div", { class: "ends" }, ends.map((text) => make("span", { text })));
-  return make("div", { class: "scale" }, "weight", make("div", {}, drawMap(make("canvas"), [shares], most), said));
+  const canvas = drawMap(make("canvas"), [shares], most);
+  return make("div", { class: "scale" }, "weight", make("div", {}, canvas, said));
 }
 
 // All heads as small maps with one scale; a click chooses one.
 function smallMaps(model, number, place, heads) {
   const all = range(heads.shape[0]).map((head) => readsOf(heads, head));
-  if (all.length < 2) return null;
+  if (all.length < 2) return "";
   const most = Math.max(...all.map(endOf));
   const shown = all.map((rows, head) => {
     const isChosen = headOf(place) === head;
@@ -620,33 +511,13 @@ function smallMaps(model, number, place, heads) {
 // --- one model -----------------------------------------------------------------------------------
 
 function explanationOf(model, place, painting) {
-  const where = make("strong", { text: `${placeName(model, place)}. ` });
-  if (!painting) {
-    const text = `This attention (${place.system}) adds up its heads and decides nothing: no colours.`;
-    return make("p", {}, where, text);
-  }
+  const where = make("strong", { text: `${placeName(place)}. ` });
+  if (!painting) return make("p", {}, where, `The system ${place.system} decides nothing: no colours.`);
   const { word } = model.stacks[place.stack];
-  const [{ unit, chosen }, { units, ends }] = [place, painting];
-  const each = ends
-    ? `The stronger the colour, the larger the weight of ${unit} ${painting.unit}, from ` +
-      `${ends.map((end) => written(end)).join(" to ")}.`
-    : `The colour of a ${word} tells which ${unit} has the largest weight there.`;
-  const sentences = [
-    chosen && `Each ${word} chooses ${chosen[0].length} of ${units} ${unit}s.`,
-    each,
-    !ends && painting.leaders.includes(-1) && "= stands where several have the same.",
-    !ends && units > COLOURS && `The eight ${unit}s that have it most often are coloured.`,
-    painting.rows === 1 && `There is one decision for all ${word}s.`,
-  ];
-  return make("p", {}, where, sentences.filter(Boolean).join(" "));
-}
-
-function legendOf(number, { unit }, painting) {
-  const all = range(painting.units).map((value) => {
-    return { value, text: String(value), look: `swatch ${painting.look(value)}` };
-  });
-  const options = [{ value: null, text: "largest weight" }, ...all];
-  return choice(`Colour by ${unit}`, `unit.${number}`, options, painting.unit, 17);
+  const most = painting.units > COLOURS ? `, of the ${COLOURS} that have it most often` : "";
+  const tie = painting.leaders.includes(-1) ? "; = where several have the same" : "";
+  const what = `The colour of a ${word} tells which ${place.unit} has the largest weight there`;
+  return make("p", {}, where, `${what}${most}${tie}.`);
 }
 
 function stackTitle(model, name) {
@@ -655,15 +526,16 @@ function stackTitle(model, name) {
 }
 
 async function column(model, number) {
-  const place = placeOf(model);
   const section = make("section", { class: "model", "aria-label": model.name });
   section.append(make("h2", { text: model.name }), await outputOf(model, number));
   section.append(mattersShown(model, number));
+  const isHere = (each) => keyOf(each) === view.place && each.layer === chosen("layer");
+  const place = model.places.find(isHere);
   if (!place) {
     section.append(make("p", { text: "This model has no attention at this place." }));
     return { element: section, show() {} };
   }
-  const painting = await paintingOf(model, number, place);
+  const painting = await paintingOf(model, place);
   const heads = place.heads && (await arrayOf(place.heads));
   const rows = heads && readsOf(heads, headOf(place));
   const act = (stack) => ({
@@ -673,20 +545,17 @@ async function column(model, number) {
   });
   const views = {};
   for (const name of unique([place.keys ?? place.stack, place.stack])) {
-    const stack = model.stacks[name];
-    views[name] = (stack.width ? cellsView : tokensView)(stack, stackTitle(model, name), act(name));
+    const own = name === place.stack ? painting : null;
+    views[name] = stackView(model.stacks[name], stackTitle(model, name), own, act(name));
   }
-  if (painting) views[place.stack].paint(painting);
   const map = rows && largeMap(model, place, rows, act(place.stack));
   const inspector = make("div", { class: "inspector" });
-  const text = `Point at a ${model.stacks[place.stack].word}: blue is what is read from there${
-    Object.keys(views).length > 1 ? ", or what reads it" : ""}.`;
+  const text = `Point at a ${model.stacks[place.stack].word}: blue is what is read from there.`;
   const hint = make("p", { class: "small", text });
   const stacks = make("div", {}, Object.values(views).map((each) => each.element), hint);
   section.append(explanationOf(model, place, painting));
-  if (painting) section.append(legendOf(number, place, painting));
   section.append(make("div", { class: "place" }, stacks, inspector));
-  if (map) section.append(map.element, smallMaps(model, number, place, heads) ?? "");
+  if (map) section.append(map.element, smallMaps(model, number, place, heads));
 
   // What is read at a token: from there if it is one that reads, else by which it is read.
   function reading({ stack, position }) {
@@ -700,7 +569,7 @@ async function column(model, number) {
   function weightsTable(at) {
     const own = at === null ? painting.mean : painting.row(at);
     const order = range(own.length);
-    if (own.length > ROWS) order.sort((one, other) => own[other] - own[one]);
+    if (own.length > COLOURS) order.sort((one, other) => own[other] - own[one]);
     const shown = order.map((unit) => {
       const look = painting.look(unit);
       const key = make("span", { class: `key ${look}` });
@@ -742,10 +611,9 @@ async function column(model, number) {
     const parts = [make("h3", {}, heading, small)];
     if (painting) parts.push(weightsTable(at));
     if (read) parts.push(readingTable(read, at));
-    if (model.kind === "tokens" && here?.stack === model.over && here.position < model.true.length) {
-      const caption = model.is_next ? "Probable next" : "Probable here";
+    if (model.kind === "tokens" && here?.stack === model.over) {
       const best = await probable(model, here.position, passOf(number));
-      parts.push(barTable(caption, best, "probable"));
+      parts.push(barTable(model.is_next ? "Probable next" : "Probable here", best, "probable"));
     }
     const now = pointed ?? tokenOf();
     if (now?.stack !== token?.stack || now?.position !== token?.position) return; // gone on
@@ -756,11 +624,9 @@ async function column(model, number) {
 
 // --- the page ------------------------------------------------------------------------------------
 
-const showAll = () => Promise.all(columns.map((each) => each.show()));
-
 function point(token) {
   pointed = token;
-  return showAll();
+  return Promise.all(columns.map((each) => each.show()));
 }
 
 // Keeps a token selected; a second click lets it go, unless it is to stay.
@@ -775,20 +641,12 @@ async function draw() {
   const mine = ++drawing;
   const focus = document.activeElement?.dataset?.focus;
   const bar = controls(settle());
-  const open = range(models.length).filter(isOpen);
-  const made = await Promise.all(open.map((number) => column(models[number], number)));
+  const made = await Promise.all(models.map(column));
   if (mine !== drawing) return; // the reader has gone on
   columns = made;
-  const text =
-    "Attention to a token need not be the cause of what a model does: remove a part to see what it " +
-    "is worth. What comes out without it was computed by the model itself, on this input.";
-  document.getElementById("page").replaceChildren(
-    make("header", {}, make("h1", { text: title }), make("p", { class: "says", text: says })),
-    bar,
-    make("div", { class: "models" }, made.map(({ element }) => element)),
-    make("footer", { text }),
-  );
-  await showAll();
+  const all = make("div", { class: "models" }, made.map(({ element }) => element));
+  document.getElementById("page").replaceChildren(bar, all);
+  await point(null);
   if (focus) document.querySelector(`[data-focus="${CSS.escape(focus)}"]`)?.focus();
   document.documentElement.dataset.drawn = String(mine);
 }
@@ -798,7 +656,11 @@ function start() {
   return draw();
 }
 
-document.addEventListener("keydown", ({ key }) => key === "Escape" && (look({ token: null }), point(null)));
+document.addEventListener("keydown", ({ key }) => {
+  if (key !== "Escape") return;
+  look({ token: null });
+  point(null);
+});
 addEventListener("hashchange", start);
 matchMedia("(prefers-color-scheme: dark)").addEventListener("change", draw);
 start();

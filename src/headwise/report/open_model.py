@@ -1,6 +1,6 @@
 """Models that are of no run: opened from a folder or the hub, and what they read of texts."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +10,6 @@ from safetensors import safe_open
 from torch import Tensor, nn
 from transformers import AutoConfig, AutoModel, PreTrainedModel, PreTrainedTokenizerFast
 
-from headwise.data.encode import pad
 from headwise.data.tokenizers import read_tokenizer, token_names
 from headwise.models import for_tasks, speech
 from headwise.models.modeling import HeadwiseModel
@@ -45,10 +44,7 @@ def open_plain(name: str | Path) -> tuple[PreTrainedModel, PreTrainedTokenizerFa
     except Exception as error:  # transformers, its hub client and the Rust library raise anything
         where = "cannot be read" if folder.is_dir() else "is no folder, and no name on the hub"
         raise ValueError(f"{name} {where} that gives a model of transformers: {error}") from error
-    try:
-        tokenizer = read_tokenizer(source)
-    except ValueError as error:
-        raise ValueError(f"{name} has no tokenizer that can be read: {error}") from error
+    tokenizer = read_tokenizer(source)
     # transformers makes one where there is none.
     if set(tokenizer.get_vocab().values()) <= set(tokenizer.all_special_ids):
         raise ValueError(
@@ -83,20 +79,17 @@ def task_of(model: nn.Module) -> str:
     Raises:
         ValueError: the model reads no texts, or its decoder writes none.
     """
-    kind, config = type(model), getattr(model, "config", None)
-    is_pair = getattr(config, "is_encoder_decoder", False)
+    kind = type(model)
+    is_pair = getattr(getattr(model, "config", None), "is_encoder_decoder", False)
+    writes = getattr(model, "can_generate", bool)()
     reads = getattr(model, "main_input_name", "input_ids")
-    if reads != "input_ids":
+    if reads != "input_ids" or (is_pair and not writes):
         raise ValueError(
-            f"model is a {kind.__name__}, which reads {reads}, expected a model of texts"
+            f"model is a {kind.__name__}, expected one that reads texts (input_ids), and whose "
+            f"decoder, if it has one, writes them, such as a ForConditionalGeneration"
         )
-    if getattr(model, "can_generate", bool)():
+    if writes:
         return "translation" if is_pair else "language-modelling"
-    if is_pair:
-        raise ValueError(
-            f"model is a {kind.__name__}, whose decoder writes nothing, expected one with its "
-            f"output over the vocabulary, such as a ForConditionalGeneration"
-        )
     names = [base.__name__ for base in kind.__mro__]
     if any(name.endswith("MaskedLM") for name in names):
         return "masked-language-modelling"
@@ -118,50 +111,55 @@ def longest_input(model: nn.Module, tokenizer: Any) -> int | None:
 
 
 def text_batch(
-    model: nn.Module, tokenizer: Any, texts: Sequence[str], targets: Sequence[str] | None = None
+    model: nn.Module,
+    tokenizer: Any,
+    text: str,
+    target: str | None = None,
+    *,
+    into: Any = None,
+    cut: bool = True,
 ) -> dict[str, Tensor]:
-    """Returns texts as a batch: keyword arguments of a model's forward.
+    """Returns a text as a batch of one: keyword arguments of a model's forward.
 
-    It has `input_ids`; masks, if some positions are padding; and `labels`, if the model is a
-    language model, or if there are targets. Texts that are too long for the model are cut.
+    It has `labels` if the model is a language model, or if there is a target.
 
     Args:
         model: a model of texts.
         tokenizer: its tokenizer.
-        texts: what the encoder, or the only stack, reads.
-        targets: of each text its translation, for an encoder-decoder model, or the name or the
-            number of its class, for a classifier.
+        text: what the encoder, or the only stack, reads; a tab divides two texts for a classifier.
+        target: a translation, for an encoder-decoder model, or the name or the number of a class,
+            for a classifier.
+        into: the tokenizer of translations, if it is another one.
+        cut: whether what is too long for the model is cut.
 
     Raises:
-        ValueError: a text has no token, or a class is none of the model's.
+        ValueError: the text has no token, or the class is none of the model's.
     """
     task, longest = task_of(model), longest_input(model, tokenizer)
-    limits = {} if longest is None else {"truncation": True, "max_length": longest}
-
-    def encoded(**of: Sequence[str]) -> list[list[int]]:
-        rows: list[list[int]] = tokenizer(**of, **limits, verbose=False)["input_ids"]
-        for row, text in zip(rows, next(iter(of.values())), strict=True):
-            if not row:
-                raise ValueError(f"the text {text!r} has no token, expected one at least")
-        return rows
-
-    items: list[dict[str, Any]] = [{"input_ids": row} for row in encoded(text=list(texts))]
+    options: dict[str, Any] = {"return_tensors": "pt", "verbose": False}
+    if cut and longest is not None:
+        options |= {"truncation": True, "max_length": longest}
+    texts = text.split("\t", 1) if task == "classification" else [text]
+    batch = dict(tokenizer(*texts, **options))
     if task == "language-modelling":
-        items = [{**item, "labels": item["input_ids"]} for item in items]
-    elif task == "translation" and targets is not None:
-        rows = encoded(text_target=list(targets))
-        items = [{**item, "labels": row} for item, row in zip(items, rows, strict=True)]
-    elif task == "classification" and targets is not None:
-        of = [_class(model, target) for target in targets]
-        items = [{**item, "labels": label} for item, label in zip(items, of, strict=True)]
-    fill = {"input_ids": tokenizer.pad_token_id or 0, "attention_mask": 0}
-    fill |= {} if task == "classification" else {"labels": IGNORED_LABEL}
-    batch = pad([{**item, "attention_mask": [1] * len(item["input_ids"])} for item in items], fill)
-    if batch["attention_mask"].all():
-        del batch["attention_mask"]
-    if task == "translation" and (batch.get("labels", batch["input_ids"]) == IGNORED_LABEL).any():
-        batch["decoder_attention_mask"] = (batch["labels"] != IGNORED_LABEL).long()
-    return {name: tensor.to(_device(model)) for name, tensor in batch.items()}
+        batch["labels"] = batch["input_ids"]
+    elif task == "translation" and target is not None:
+        batch["labels"] = (into or tokenizer)(text_target=[target], **options)["input_ids"]
+    elif task == "classification" and target is not None:
+        batch["labels"] = torch.tensor([_class(model, target)])
+    for name in ("input_ids", "labels"):
+        if name in batch and not batch[name].numel():
+            raise ValueError(f"the text {text!r} has no token, expected one at least")
+    device = next(model.parameters()).device
+    return with_decoder_inputs(model, {name: each.to(device) for name, each in batch.items()})
+
+
+def with_decoder_inputs(model: Any, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Adds what a decoder reads, if nothing else is given to it: the labels, one position later."""
+    shift = getattr(model, "prepare_decoder_input_ids_from_labels", None)
+    if shift is None or "labels" not in batch or "decoder_input_ids" in batch:
+        return dict(batch)
+    return {**batch, "decoder_input_ids": shift(labels=batch["labels"])}
 
 
 def hide_words(batch: Mapping[str, Tensor], tokenizer: Any) -> dict[str, Tensor]:
@@ -181,35 +179,27 @@ def hide_words(batch: Mapping[str, Tensor], tokenizer: Any) -> dict[str, Tensor]
 
 
 def describe_text(
-    model: nn.Module, tokenizer: Any
+    tokenizer: Any = None, into: Any = None
 ) -> Callable[[Mapping[str, Tensor]], dict[str, Positions]]:
-    """Returns a function that says which tokens a batch has in each stack, as `Task.describe`.
+    """Returns a function that says what a batch has in each stack, as `Task.describe`.
 
-    A decoder reads what `decoder_input_ids` say, or else the labels, one position later.
+    The only stack of a model is called encoder. Tokens are called by their numbers without a
+    tokenizer; `into` is that of the decoder, if it is another one. What has no tokens has positions
+    alone.
     """
-    names, task = token_names(tokenizer), task_of(model)
-
-    def positions(tokens: Tensor, mask: Tensor | None) -> Positions:
-        there = tokens if mask is None else tokens.masked_fill(mask == 0, -1)
-        return Positions.of_tokens(there, names)
+    names = {} if tokenizer is None else token_names(tokenizer)
+    of_decoder = names if into is None else token_names(into)
 
     def describe(batch: Mapping[str, Tensor]) -> dict[str, Positions]:
-        read = positions(batch["input_ids"], batch.get("attention_mask"))
-        if task != "translation":
-            return {"encoder": read, "decoder": read}  # a model has one of the two
-        tokens, shifted = batch.get("decoder_input_ids"), _shift(model)
-        if tokens is None and "labels" in batch and shifted is not None:
-            tokens = shifted(labels=batch["labels"])
-        if tokens is None:
-            return {"encoder": read}
-        mask = batch.get("decoder_attention_mask")
-        return {"encoder": read, "decoder": positions(tokens, mask)}
+        found = {}
+        if "input_ids" in batch:
+            found["encoder"] = Positions.of_tokens(batch["input_ids"], names)
+        if "decoder_input_ids" in batch:
+            found["decoder"] = Positions.of_tokens(batch["decoder_input_ids"], of_decoder)
+        number, time = next(iter(batch.values())).shape[:2]
+        return found or {"encoder": Positions((number, time))}
 
     return describe
-
-
-def _shift(model: Any) -> Any:
-    return getattr(model, "prepare_decoder_input_ids_from_labels", None)
 
 
 def _class(model: Any, name: str) -> int:
@@ -221,7 +211,3 @@ def _class(model: Any, name: str) -> int:
             f"classes"
         )
     return known[name]
-
-
-def _device(model: nn.Module) -> torch.device:
-    return next(model.parameters()).device
