@@ -1,11 +1,11 @@
 """How the verdict on a claim follows from the lines of finished runs.
 
 A test of two systems has a difference with its 95% interval and p, over seeds and test items
-together, and a margin, the smallest difference that matters. That a system is *better* holds here
-if it is, with p below 0.05, and does not if the interval leaves no room for an advantage as large
-as the margin. That it is *not better*, or *not worse*, by more than the margin holds if the
-interval ends before the margin, and does not if the whole interval lies beyond it. A number between
-bounds is judged by its interval alone. Everything else cannot be told.
+together, and a margin, the smallest difference that matters. That a system is *better* holds if it
+is, with p below 0.05, and does not if the interval leaves no room for an advantage as large as the
+margin. That it is *not better*, or *not worse*, by more than the margin holds if the interval ends
+before the margin, and does not if the whole interval lies beyond it. A number between bounds is
+judged by its interval alone. Everything else cannot be told.
 
 A claim holds if all of its tests do, so that p is not corrected. One test that fails is enough
 against it: to fail, the interval of each of k tests has to hold with a probability of 1 - 0.05 / k.
@@ -20,14 +20,17 @@ import json
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from functools import cache
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple
 
 import numpy as np
+import pandas as pd
 from pydantic import BaseModel, BeforeValidator, ConfigDict
+from scipy import stats
 
+import headwise
+from headwise.analysis.cost import model_cost
 from headwise.analysis.statistics import SIGNIFICANT, Estimate, Scores, contrast
 from headwise.messages import one_of
 from headwise.report.page import number
@@ -35,11 +38,11 @@ from headwise.tasks.scores import Score
 from headwise.yaml import read_yaml
 
 HERE = Path(__file__).parent
-ENOUGH_SEEDS = 5  # with fewer a verdict is provisional
-Kind = Literal["holds here", "does not hold here", "cannot be told", "not testable here", "not run"]
+ENOUGH_SEEDS = 5  # a verdict on fewer says how many there are
+Kind = Literal["holds", "does not hold", "cannot be told", "not testable", "not run"]
 Line = dict[str, Any]  # of the results
 Lines = Mapping[str, Sequence[Line]]  # by experiment
-Runs = Mapping[tuple[str, str | None], Sequence[Line]]  # by system and data set
+Runs = Mapping[str, Sequence[Line]]  # by system
 
 
 # --- what is declared in claims.yaml, whose head says what each key means -------------------------
@@ -51,16 +54,13 @@ class Declared(BaseModel):
 
 class Subject(Declared):
     system: str
-    dataset: str | None = None
-    without: tuple[str, ...] = ()
-    ablated: str | None = None
+    ablated: tuple[str, ...] = ()
     layer: int | None = None
 
     def __str__(self) -> str:
-        without = dict.fromkeys(name.partition("=")[2].partition(",")[0] for name in self.without)
-        layer = None if self.layer is None else f"layer {self.layer}"
-        said = filter(None, [self.dataset, self.ablated, *without, layer])
-        return " ".join([self.system, *(f"({each})" for each in said)])
+        names = dict.fromkeys(name.partition("=")[2].partition(",")[0] for name in self.ablated)
+        layer = [] if self.layer is None else [f"layer {self.layer}"]
+        return " ".join([self.system, *(f"({each})" for each in (*names, *layer))])
 
 
 Named = Annotated[Subject, BeforeValidator(lambda v: {"system": v} if isinstance(v, str) else v)]
@@ -73,7 +73,6 @@ class Test(Declared):
     margin: float = 1.0
     at_least: float = -math.inf
     at_most: float = math.inf
-    printed: str = ""
     config: dict[str, Any] = {}
 
     def __str__(self) -> str:
@@ -85,13 +84,15 @@ class Test(Declared):
 
 
 class Quantity(Declared):
-    kind: Literal["loss", "score", "recorded", "time", "count"]
+    kind: Literal["loss", "rise", "score", "recorded", "time", "count"] = "loss"
     name: str = ""
-    rows: Literal["history", "attention"] = "attention"
+    digits: int = 3
+    higher_is_better: bool = False
+    rows: str = "loss"
     key: str = ""
     less: str = ""
-    over: Literal["mean", "largest", "smallest", "last"] = "mean"
-    sites: tuple[str, ...] = ()
+    over: Literal["mean", "max", "min"] = "mean"
+    site: str = ""
 
 
 class Claim(Declared):
@@ -99,7 +100,7 @@ class Claim(Declared):
     says: str
     where: str
     printed: str = "no figure"
-    quantity: Quantity = Quantity(kind="loss")
+    quantity: Quantity = Quantity()
     experiment: str = ""
     tests: tuple[Test, ...] = ()
     model: str = ""
@@ -114,7 +115,7 @@ class Claim(Declared):
     @property
     def subjects(self) -> list[Subject]:
         tests = (*self.only_if, *self.tests)
-        return [each for test in tests for each in (test.of, test.than) if each is not None]
+        return [each for test in tests for each in (test.of, test.than) if each]
 
 
 class Paper(Declared):
@@ -125,16 +126,8 @@ class Paper(Declared):
     claims: dict[str, Claim]
 
 
-class Experiment(Declared):
-    recipe: str
-    data: str
-    set: tuple[str, ...] = ()
-    tune: tuple[str, ...] = ()
-    loss_of: str = ""
-
-
 class Catalogue(Declared):
-    experiments: dict[str, Experiment]
+    tune: dict[str, tuple[str, ...]]
     papers: tuple[Paper, ...]
 
     def claims(self, ids: Sequence[str] = ()) -> dict[str, Claim]:
@@ -146,10 +139,8 @@ class Catalogue(Declared):
         return {name: known[name] for name in ids or known}
 
 
-@cache
-def catalogue() -> Catalogue:
-    text = (HERE / "claims.yaml").read_text(encoding="utf-8")
-    return Catalogue.model_validate(read_yaml(text))
+def read_catalogue() -> Catalogue:
+    return Catalogue.model_validate(read_yaml((HERE / "claims.yaml").read_text(encoding="utf-8")))
 
 
 # --- what was measured --------------------------------------------------------------------------
@@ -157,66 +148,66 @@ def catalogue() -> Catalogue:
 
 def read_lines(results: Path) -> dict[str, list[Line]]:
     """Reads the lines by experiment, without runs whose recipe was changed for a question."""
-    found: dict[str, list[Line]] = {}
+    found = {}
     for file in sorted(results.glob("*.jsonl")):
-        for count, text in enumerate(file.read_text(encoding="utf-8").splitlines(), 1):
-            try:
-                line = json.loads(text)
-                if line["kind"] != "choice" and not line.get("at"):
-                    found.setdefault(file.stem, []).append(line)
-            except (ValueError, TypeError, KeyError) as error:
-                raise ValueError(f"{file}, line {count}, is damaged ({error}): delete it") from None
+        lines = map(json.loads, file.read_text(encoding="utf-8").splitlines())
+        kept = [line for line in lines if line["kind"] != "choice" and not line.get("at")]
+        found[file.stem] = kept
     return found
 
 
-def last_loss(run: Line) -> float:
-    """Returns the loss at the end of training; the final model may be an earlier one."""
-    losses = [row["eval_loss"] for row in run["history"] if "eval_loss" in row]
-    return float(losses[-1] if losses else run["validation_loss"])
-
-
-class Measured(NamedTuple):
-    scores: Scores
-    name: str
-    digits: int = 3
-    higher_is_better: bool = False
-
-
-def measured(
-    quantity: Quantity, subject: Subject, runs: Sequence[Line], loss_of: str = ""
-) -> Measured | None:
-    """Computes a quantity of each run of a system; None if the runs do not have it."""
-    asked = {*subject.without, *filter(None, [subject.ablated])}
-    if not runs or any(asked - run["ablations"].keys() for run in runs):
+def measured(quantity: Quantity, subject: Subject, runs: Sequence[Line]) -> Scores | None:
+    """Collects a quantity of each run of a system; None if the runs do not have it."""
+    if quantity.kind == "recorded":
+        numbers = [recorded(quantity, subject, run) for run in runs]
+        return Scores(np.array(numbers)) if runs and np.isfinite(numbers).all() else None
+    whole, ablations = quantity.rows, [f"{quantity.rows} with {each}" for each in subject.ablated]
+    if not runs or any({whole, *ablations} - run["rows"].keys() for run in runs):
         return None
-    if subject.without:
-        rises = [less(losses(runs, name), losses(runs)) for name in subject.without]
-        values = np.mean([each.values for each in rises], axis=0)
-        resamples = np.mean([np.asarray(each.resamples) for each in rises], axis=0)
-        return Measured(Scores(values, resamples, rises[0].items), "rise of the loss", 4)
-    if quantity.kind == "loss":
-        return Measured(losses(runs, subject.ablated, loss_of), "loss")
-    if quantity.kind == "score":
-        first = next(s for s in runs[0]["scores"] if quantity.name in ("", s["name"]))
-        same = [next(s for s in run["scores"] if s["name"] == first["name"]) for run in runs]
-        rows = [run["rows"].get(first["name"], []) for run in runs]
-        given = [Score(**{**s, "rows": r}) for s, r in zip(same, rows, strict=True)]
-        is_higher = not first["lower_is_better"]
-        return Measured(Scores.of(given), first["name"], first["digits"], is_higher)
-    numbers = np.array([recorded(quantity, subject, run) for run in runs])
-    return None if np.isnan(numbers).any() else Measured(Scores(numbers), quantity.name)
+    found = [of_rows(quantity, name, runs) for name in ablations or [whole]]
+    if quantity.kind == "rise":
+        found = [less(each, of_rows(quantity, whole, runs)) for each in found]
+    if len(found) == 1:
+        return found[0]
+    values = np.mean([each.values for each in found], axis=0)
+    resamples = np.mean([np.asarray(each.resamples) for each in found], axis=0)
+    return Scores(values, resamples, found[0].items)
 
 
-def losses(runs: Sequence[Line], ablation: str | None = None, loss_of: str = "") -> Scores:
-    """Collects the test loss of each run, under an ablation or from the rows of a score."""
+def recorded(quantity: Quantity, subject: Subject, run: Line) -> float:
+    """Returns a number that was recorded once for a run; NaN if it was not."""
+    rows = pd.DataFrame(run[quantity.rows])
+    if quantity.site:
+        rows = rows[rows["site"] == quantity.site]
+    if subject.layer is not None:
+        rows = rows[rows["layer"] == subject.layer]
+    if quantity.key not in rows:
+        return math.nan
+    values = rows[quantity.key].explode().astype(float)  # loads are lists
+    if quantity.less:
+        values = values - rows[quantity.less].astype(float)
+    if quantity.rows == "history":
+        values = values.dropna().tail(1)
+    return float(values.agg(quantity.over))
+
+
+def of_rows(quantity: Quantity, name: str, runs: Sequence[Line]) -> Scores:
+    """Makes scores of the rows of that name: those of the task, or mean losses.
+
+    The rows of a loss begin with the nats of some items and their number of labels.
+    """
     found = []
     for run in runs:
-        value = run["loss"] if ablation is None else run["ablations"][ablation]
-        rows = run["rows"].get("loss" if ablation is None else f"loss with {ablation}", [])
-        if loss_of and ablation is None:  # of each item nats, tokens, and others
-            rows = np.array(run["rows"][loss_of])[:, :2].tolist()
-            value = float(np.divide(*np.sum(rows, axis=0)))
-        found.append(Score(name="loss", value=value, statistic="ratio", rows=rows))
+        rows = run["rows"][name]
+        if quantity.kind == "score":
+            (score,) = [each for each in run["scores"] if each["name"] == name]
+            found.append(Score(**{**score, "rows": rows}))
+        else:
+            rows = np.array(rows, dtype=float)[:, :2]
+            nats, labels = rows.sum(axis=0)
+            found.append(
+                Score(name=name, value=nats / labels, statistic="ratio", rows=rows.tolist())
+            )
     return Scores.of(found)
 
 
@@ -228,44 +219,22 @@ def less(changed: Scores, unchanged: Scores) -> Scores:
     return Scores(values, changed.resamples - unchanged.resamples, changed.items)
 
 
-def recorded(quantity: Quantity, subject: Subject, run: Line) -> float:
-    """Returns a number that was recorded once for a run; NaN if it was not."""
-    rows = [row for row in run[quantity.rows] if row.get(quantity.key) is not None]
-    if quantity.sites:
-        rows = [row for row in rows if row["site"] in quantity.sites]
-    if subject.layer is not None and rows:
-        layer = sorted({row["layer"] for row in rows})[subject.layer]
-        rows = [row for row in rows if row["layer"] == layer]
-    if quantity.less:
-        found = [row[quantity.key] - row[quantity.less] for row in rows]
-    else:
-        found = [row[quantity.key] for row in rows]
-    if not found:
-        return math.nan
-    if quantity.over == "last":
-        return float(found[-1])
-    over: dict[str, Any] = {"mean": np.mean, "largest": np.max, "smallest": np.min}
-    return float(over[quantity.over](found))
-
-
 # --- what it says of a claim --------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Finding:
+class Finding(NamedTuple):
     """The result of one test of a claim."""
 
-    test: str
+    test: Test
     kind: Kind
     said: str = ""  # the difference or the number, with its interval
     beside: str = ""  # the numbers of both systems, p, and what collapsed or diverged
     # Low end, value and high end of the advantage of the first system, in margins.
-    standing: tuple[float, float, float] | None = None
+    advantage: tuple[float, float, float] | None = None
     miss: float = math.nan  # grows with the distance from what is claimed
 
 
-@dataclass(frozen=True)
-class Verdict:
+class Verdict(NamedTuple):
     """The verdict on a claim, which holds if all of its tests hold."""
 
     kind: Kind
@@ -274,47 +243,52 @@ class Verdict:
 
     @classmethod
     def of(cls, findings: Sequence[Finding], seeds: int = 0) -> "Verdict":
-        order: tuple[Kind, ...] = ("does not hold here", "not run", "cannot be told")
+        order: tuple[Kind, ...] = ("does not hold", "not run", "cannot be told")
         kinds = [finding.kind for finding in findings]
-        return cls(next((each for each in order if each in kinds), "holds here"), findings, seeds)
+        return cls(next((each for each in order if each in kinds), "holds"), findings, seeds)
 
     def __str__(self) -> str:
-        is_told = self.kind not in ("not run", "not testable here")
+        is_told = self.kind not in ("not run", "not testable")
         few = is_told and 0 < self.seeds < ENOUGH_SEEDS
-        seeds = f"{self.seeds} seed{'s' * (self.seeds > 1)}"
-        return f"{self.kind} (provisional: {seeds})" if few else self.kind
+        return f"{self.kind} ({self.seeds} seed{'s' * (self.seeds > 1)})" if few else self.kind
 
 
-def verdict(claim: Claim, lines: Lines, data: str = "") -> Verdict:
-    """Judges a claim by the lines of finished runs.
+def verdict(claim: Claim, lines: Lines) -> Verdict:
+    """Judges a claim by the lines of finished runs, see `read_lines`.
 
-    Args:
-        claim: one of the catalogue.
-        lines: those of `read_lines`.
-        data: the hash of the data that runs count of; by default that of the most of them, since
-            no test may compare runs on different data.
+    No test compares runs on different data: of each data set those on the data of most runs count.
     """
-    of_experiment = lines.get(claim.experiment, ())
     if claim.quantity.kind == "count":
         return Verdict.of([counted(test, claim) for test in claim.tests])
     if not claim.experiment:
-        return Verdict("not testable here")
+        return Verdict("not testable")
+    of_experiment = lines.get(claim.experiment, ())
     if claim.quantity.kind == "time":
         return Verdict.of([timed(test, claim, of_experiment) for test in claim.tests])
-    asked = {(each.system, each.dataset) for each in claim.subjects}
-    every = [line for line in of_experiment if line["kind"] == "run"]
-    every = [run for run in every if (run["system"], run["dataset"]) in asked]
-    most = Counter((run["dataset"], run["data"]) for run in every).most_common()
-    data_of = {dataset: data or of for (dataset, of), _ in reversed(most)}
-    every = [run for run in every if run["data"] == data_of[run["dataset"]]]
-    runs = {key: [run for run in every if (run["system"], run["dataset"]) == key] for key in asked}
+    systems = {subject.system for subject in claim.subjects}
+    every = [run for run in of_experiment if run["system"] in systems]
+    most = Counter((data_set(run), run["data"]) for run in every).most_common()
+    data = {name: digest for (name, digest), _ in reversed(most)}
+    every = [run for run in every if run["data"] == data[data_set(run)]]
+    runs = {name: [run for run in every if run["system"] == name] for name in systems}
     sound = {key: not_collapsed(some) for key, some in runs.items()}
     findings = [found_on(test, claim, runs) for test in claim.tests]
     found = Verdict.of(findings, min(map(len, sound.values())))
     entry = [compared(test, claim, sound).kind for test in claim.only_if]
-    if entry and "holds here" not in entry and found.kind != "not run":
-        return replace(found, kind="not testable here")
+    if entry and "holds" not in entry and found.kind != "not run":
+        return found._replace(kind="not testable")
     return found
+
+
+def data_set(run: Line) -> str:
+    """Returns the name of the data set in that of a system, DATASET/SYSTEM."""
+    return str(run["system"]).rpartition("/")[0]
+
+
+def last_loss(run: Line) -> float:
+    """Returns the loss at the end of training; the final model may be an earlier one."""
+    losses = [row["eval_loss"] for row in run["history"] if "eval_loss" in row]
+    return float(losses[-1] if losses else run["validation_loss"])
 
 
 def not_collapsed(runs: Sequence[Line]) -> list[Line]:
@@ -330,118 +304,103 @@ def found_on(test: Test, claim: Claim, runs: Runs) -> Finding:
     found = compared(test, claim, sound)
     if sound != finite:
         whole = compared(test, claim, finite)
-        is_worse = found.kind == "does not hold here" and whole.miss >= found.miss
-        kind = found.kind if is_worse or found.kind == whole.kind else "cannot be told"
+        is_worse = found.kind == "does not hold" and whole.miss >= found.miss
+        if found.kind != whole.kind and not is_worse:
+            found = found._replace(kind="cannot be told")
         beside = f"{found.beside}; with the runs that collapsed: {whole.said}"
-        found = replace(found, kind=kind, beside=beside)
-    if finite != runs and found.kind == "holds here":
-        beside = f"{found.beside}; other runs diverged"
-        return replace(found, kind="cannot be told", beside=beside)
+        found = found._replace(beside=beside)
+    if finite != runs and found.kind == "holds":
+        return found._replace(kind="cannot be told", beside=f"{found.beside}; other runs diverged")
     return found
 
 
 def compared(test: Test, claim: Claim, runs: Runs) -> Finding:
     """Judges a test by the given runs alone."""
-    loss_of = catalogue().experiments[claim.experiment].loss_of
-    asked = [each for each in (test.of, test.than) if each is not None]
-    keys = [(each.system, each.dataset) for each in asked]
-    every = [
-        measured(claim.quantity, each, runs[key], loss_of)
-        for each, key in zip(asked, keys, strict=True)
-    ]
-    systems = [each for each in every if each is not None]
-    if len(systems) < len(asked):
-        return Finding(str(test), "not run")
-    first, scores = systems[0], [each.scores for each in systems]
-    is_within = len(set(keys)) < len(keys)  # two numbers of the same runs
-    estimate = contrast(*([less(*scores)] if is_within else scores))
-    tests = sum(each.than is not None for each in claim.tests)
-    kind = judged(test, estimate, first.higher_is_better, tests)
-    means = " against ".join(number(float(each.values.mean()), first.digits) for each in scores)
+    quantity = claim.quantity
+    first = measured(quantity, test.of, runs[test.of.system])
+    if first is None:
+        return Finding(test, "not run")
     if test.than is None:
-        said = f"{means} [{number(estimate.low)}, {number(estimate.high)}] {first.name}"
-        miss = max(test.at_least - estimate.value, estimate.value - test.at_most)
-        return Finding(str(test), kind, said, miss=miss)
-    ends = [estimate.value, estimate.low, estimate.high]
-    value, low, high = (number(each, first.digits, sign=True) for each in ends)
-    said = f"{value} [{low}, {high}]" if math.isfinite(estimate.low) else value
-    least, mean, most = advantage(estimate, first.higher_is_better)
+        return bounded(test, quantity, contrast(first))
+    second = measured(quantity, test.than, runs[test.than.system])
+    if second is None:
+        return Finding(test, "not run")
+    if test.of.system == test.than.system:  # two numbers of the same runs
+        difference = contrast(less(first, second))
+    else:
+        difference = contrast(first, second)
+    ahead = difference if quantity.higher_is_better else negative(difference)
+    kind = judged(test, ahead, sum(each.than is not None for each in claim.tests))
+    means = [number(float(each.values.mean()), quantity.digits) for each in (first, second)]
     return Finding(
-        str(test),
+        test,
         kind,
-        f"{said} {first.name}",
-        f"{means}, p = {estimate.p:.2g}",
-        (least / test.margin, mean / test.margin, most / test.margin),
-        mean if test.holds == "not better" else -mean,
+        said(quantity, difference, sign=True),
+        f"{' against '.join(means)}, p = {difference.p:.2g}",
+        (ahead.low / test.margin, ahead.value / test.margin, ahead.high / test.margin),
+        ahead.value if test.holds == "not better" else -ahead.value,
     )
 
 
-def judged(test: Test, found: Estimate, higher_is_better: bool = True, tests: int = 1) -> Kind:
-    """Judges a test by the interval of a difference, or of a number.
+def bounded(test: Test, quantity: Quantity, found: Estimate) -> Finding:
+    """Judges a test of a number between bounds."""
+    miss = max(test.at_least - found.value, found.value - test.at_most)
+    return Finding(test, judged(test, found), said(quantity, found), miss=miss)
+
+
+def negative(found: Estimate) -> Estimate:
+    return replace(found, value=-found.value, low=-found.high, high=-found.low)
+
+
+def said(quantity: Quantity, found: Estimate, *, sign: bool = False) -> str:
+    """Writes a number with its interval, if it has one."""
+    ends = (found.value, found.low, found.high)
+    value, low, high = (number(end, quantity.digits, sign=sign) for end in ends)
+    interval = f" [{low}, {high}]" if found.low < found.high else ""
+    return f"{value}{interval} {quantity.name or quantity.rows}"
+
+
+def judged(test: Test, found: Estimate, tests: int = 1) -> Kind:
+    """Judges a test by the interval of an advantage, or of a number.
 
     Args:
         test: the test.
-        found: the difference of its two systems, or the number of its only one.
-        higher_is_better: whether a larger number is better.
+        found: by how much the first system is better, or the number of the only one.
         tests: how many tests of two systems the claim has.
     """
-    from scipy import stats
-
-    low, value, high = advantage(found, higher_is_better)
-    if "seeds" not in found.over or math.isnan(low):
+    if "seeds" not in found.over or math.isnan(found.low):
         return "cannot be told"
     if test.than is None:
         holds = test.at_least <= found.low and found.high <= test.at_most
         fails = found.high < test.at_least or found.low > test.at_most
     else:
-        wider = 1.0
-        if tests > 1 and found.error:
-            ends = stats.t.ppf([1 - SIGNIFICANT / 2 / tests, 1 - SIGNIFICANT / 2], found.freedom)
-            wider = ends[0] / ends[1]
-        least, most = value - wider * (value - low), value + wider * (high - value)
+        half = found.error * float(stats.t.ppf(1 - SIGNIFICANT / 2 / tests, found.freedom))
+        least, most = found.value - half, found.value + half
         holds, fails = {
-            "better": (found.p < SIGNIFICANT and value > 0, most < test.margin),
-            "not better": (high < test.margin, least >= test.margin),
-            "not worse": (low > -test.margin, most <= -test.margin),
+            "better": (found.p < SIGNIFICANT and found.value > 0, most < test.margin),
+            "not better": (found.high < test.margin, least >= test.margin),
+            "not worse": (found.low > -test.margin, most <= -test.margin),
         }[test.holds or "better"]
-    return "holds here" if holds else "does not hold here" if fails else "cannot be told"
-
-
-def advantage(found: Estimate, higher_is_better: bool) -> tuple[float, float, float]:
-    """Returns low end, value and high end of a difference, by which the first system is better."""
-    if higher_is_better:
-        return found.low, found.value, found.high
-    return -found.high, -found.value, -found.low
+    return "holds" if holds else "does not hold" if fails else "cannot be told"
 
 
 def timed(test: Test, claim: Claim, lines: Sequence[Line]) -> Finding:
     """Judges a test of times: the median of several measurements, with the widest interval."""
-    every = [line[claim.quantity.key] for line in lines if line["kind"] == "times"]
-    found = [each[test.of.system] for each in every if test.of.system in each]
-    if not found:
-        return Finding(str(test), "not run")
-    low, high = min(each["low"] for each in found), max(each["high"] for each in found)
-    value = float(np.median([each["value"] for each in found]))
-    kind = judged(test, Estimate(value, low, high, over="seeds"))
-    return Finding(str(test), kind, f"{value:.2f}× [{low:.2f}, {high:.2f}] the baseline's time")
+    if not lines:
+        return Finding(test, "not run")
+    found = pd.DataFrame([line[claim.quantity.key][test.of.system] for line in lines])
+    value, low, high = found["value"].median(), found["low"].min(), found["high"].max()
+    return bounded(test, claim.quantity, Estimate(value, low, high, over="seeds"))
 
 
 def counted(test: Test, claim: Claim) -> Finding:
     """Judges a printed figure by that of a model, which is counted without weights."""
-    import torch
-
-    import headwise
-    from headwise.analysis.cost import count_parameters, model_cost
-
-    model: Any = getattr(headwise, claim.model)
+    config_class = getattr(headwise, claim.model).config_class
     config = {**claim.config, **test.config}
+    found = model_cost(config_class(**config), claim.lengths)
     if claim.quantity.key == "parameters":  # that a system adds to the standard model
-        with torch.device("meta"):
-            ours = model(model.config_class(**config))
-            standard = model(model.config_class(**{**config, "attention": "standard"}))
-        value = count_parameters(ours) - count_parameters(standard)
+        standard = model_cost(config_class(**{**config, "attention": "standard"}), claim.lengths)
+        value = found.parameters.total - standard.parameters.total
     else:
-        value = getattr(model_cost(model.config_class(**config), claim.lengths), claim.quantity.key)
-    kind = judged(test, Estimate(value, value, value, over="seeds"))
-    said = f"{value / 1e6:,.2f}M {claim.quantity.name}, printed: {test.printed}"
-    return Finding(str(test), kind, said)
+        value = getattr(found, claim.quantity.key)
+    return bounded(test, claim.quantity, Estimate(value, value, value, over="seeds"))

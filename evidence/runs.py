@@ -1,0 +1,143 @@
+"""Trains what claims lack by `headwise compare`, and adds a line for each finished run."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import typer
+
+from evidence.verdicts import HERE, Claim, read_catalogue, read_lines
+from headwise.analysis.ablations import parse_ablations
+from headwise.analysis.decided import collect
+from headwise.analysis.questions import entropy, load
+from headwise.analysis.results import Compared, machine, versions
+from headwise.files import write_bytes
+from headwise.models.inspect import ablated
+from headwise.recipes.recipe import load_recipe, task_class
+from headwise.runs.evaluate import read_outcome
+from headwise.runs.folder import read_model, read_result
+from headwise.training.loss import aside_of_training, loss_and_labels
+
+RUNS = Path("runs/claims")
+MEASUREMENTS = 3  # of times: each differs from the others by more than its own rounds do
+# An expert that is drawn for each layer (table 5 of the MAE paper). UNI-MAE trains all alike, so
+# that the first of each layer is one.
+ALIASES = {"mae=random-expert": "mae=only-expert,expert=0"}
+
+
+def compare(name: str, folder: Path, *options: str, **environment: str) -> int:
+    """Runs `headwise compare`, which goes on from where it was stopped; returns how it ended."""
+    command = [sys.executable, "-m", "headwise", "compare", recipe_of(name), f"--output={folder}"]
+    # Control-C reaches it too, and it ends after a checkpoint; `subprocess.run` would kill it.
+    with subprocess.Popen([*command, *options], env={**os.environ, **environment}) as process:
+        return process.wait()
+
+
+def recipe_of(name: str) -> str:
+    return str(HERE / "recipes" / f"{name}.yaml")
+
+
+def append(results: Path, name: str, line: Mapping[str, Any]) -> None:
+    """Adds a line; the others stay as they are, byte by byte."""
+    file = results / f"{name}.jsonl"
+    before = file.read_bytes() if file.is_file() else b""
+    write_bytes(file, before + json.dumps(line, ensure_ascii=False).encode() + b"\n")
+
+
+def train(
+    experiment: str, claims: Sequence[Claim], seeds: Sequence[int], jobs: int, results: Path
+) -> set[str]:
+    """Trains what claims of an experiment lack; returns the hashes of the data.
+
+    A run that has a line on the same data is not trained again.
+    """
+    catalogue = read_catalogue()
+    every = [each for each in catalogue.claims().values() if each.experiment == experiment]
+    digests = set()
+    for name in dict.fromkeys(subject.system for claim in claims for subject in claim.subjects):
+        dataset, _, system = name.rpartition("/")
+        recipe = load_recipe(recipe_of(experiment)).system(system, dataset or None)
+        task = task_class(recipe.task)(recipe)
+        of = {"kind": "run", "system": name, "data": task.digest()}
+        digests.add(of["data"])
+        lines = read_lines(results).get(experiment, [])
+        known = [line["seed"] for line in lines if of.items() <= line.items()]
+        missing = [seed for seed in seeds if seed not in known]
+        if not missing:
+            continue
+        options = [f"--systems={system}", f"--seeds={','.join(map(str, missing))}"]
+        options += [
+            f"--jobs={jobs}",
+            *(f"--tune={values}" for values in catalogue.tune.get(experiment, ())),
+        ]
+        options += [f"--datasets={dataset}"] if dataset else []
+        end = compare(experiment, RUNS / experiment, *options)
+        for seed in missing:
+            run = RUNS / experiment / f"{name}-seed{seed}"
+            if (run / "result.json").is_file():
+                append(results, experiment, {**of, "seed": seed, **line_of(run, task, every)})
+        if end:
+            raise typer.Exit(end)
+    return digests
+
+
+def line_of(run: Path, task: Any, claims: Sequence[Claim]) -> dict[str, Any]:
+    """Collects all that the claims of an experiment need of a finished run."""
+    result, model, scores = read_result(run), read_model(run), read_outcome(run).scores
+    assert result is not None
+    subjects = [subject for claim in claims for subject in claim.subjects]
+    ablations = [name for s in subjects if s.system == result.system for name in s.ablated]
+    items = task.parts["test"]
+    size = max(1, min(16, len(items) // 50))  # at least 50 batches if there are so many items
+    chosen = [range(at, min(at + size, len(items))) for at in range(0, len(items), size)]
+    batches = [task.collate(items.__getitems__(list(some))) for some in chosen]
+    rows = {scores[0].name: scores[0].rows}
+    for name in dict.fromkeys(["", *ablations]):
+        changed = parse_ablations([ALIASES.get(name, name)]) if name else {}
+        with ablated(model, changed), aside_of_training(model):
+            found = [loss_and_labels(model, batch).tolist() for batch in batches]
+        rows[f"loss with {name}" if name else "loss"] = found
+    start = result.history[0] if result.history else {}
+    figures = {"eval_loss", *(claim.quantity.key for claim in claims)}
+    git = ["git", "rev-parse", "HEAD"]
+    commit = subprocess.run(git, cwd=HERE, capture_output=True, text=True, check=False).stdout
+    return {
+        "validation_loss": result.validation_loss,
+        "history": [
+            {key: number for key, number in row.items() if key in figures}
+            for row in result.history
+            if "eval_loss" in row
+        ],
+        "scores": [score.model_dump(exclude={"rows"}) for score in scores],
+        "attention": [
+            {
+                "site": d.site,
+                "layer": d.layer,
+                "entropy": float(entropy(d)["mean"]),
+                "start_entropy": start.get(f"entropy {d.place}"),
+                "load": load(d).tolist(),
+            }
+            for d in (collect(model, batches) if result.units else [])
+        ],
+        "commit": commit.strip(),
+        "machine": machine(),
+        "versions": versions(),
+        "rows": {name: np.round(of, 5).tolist() for name, of in rows.items()},
+    }
+
+
+def measure(name: str, results: Path) -> None:
+    """Measures times of steps and tokens on one thread, each time with new models."""
+    for count in range(len(read_lines(results).get(name, [])) + 1, MEASUREMENTS + 1):
+        folder = RUNS / name / str(count)
+        if end := compare(name, folder, "--seeds=1", OMP_NUM_THREADS="1"):
+            raise typer.Exit(end)
+        found = Compared.model_validate_json((folder / "comparison.json").read_bytes()).model_dump()
+        times = {"step": found["step_times"], "token": found["decoding_times"]}
+        of = {"machine": found["machine"], "versions": found["versions"]}
+        append(results, name, {"kind": "times", "number": count, **times, **of})
