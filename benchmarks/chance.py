@@ -1,9 +1,9 @@
 """How often the test of a comparison errs, and what it finds, by simulation.
 
-    python benchmarks/chance.py none             # systems that are equally good
-    python benchmarks/chance.py detectable       # a true difference of the detectable size
-    python benchmarks/chance.py several          # five systems that are as good as the baseline
-    python benchmarks/chance.py none --worlds accuracy --comparisons 500    # about two minutes
+    python benchmarks/chance.py none BLEU            # systems that are equally good
+    python benchmarks/chance.py detectable BLEU      # a true difference of the detectable size
+    python benchmarks/chance.py several accuracy     # five systems that are as good as the baseline
+    python benchmarks/chance.py none accuracy --comparisons 500    # about two minutes
 
 Scores are simulated: test items, a system's own way with each item, seeds, and a seed's own way
 with each item are independent draws. Where systems are equally good, a test at 5% should find a
@@ -26,16 +26,12 @@ from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
-from rich.console import Console
-from rich.progress import track
-from rich.table import Table
 
-from headwise.analysis.statistics import SIGNIFICANT, Scores, contrast, corrected
+from headwise.analysis.statistics import SIGNIFICANT, Scores, contrast, holm
 from headwise.tasks.scores import Score
 
 SEEDS = (1, 3, 5)
 SPREADS = (0, 1, 3)  # of seeds, in standard errors of a difference over items
-CHUNK = 50  # comparisons of one call of a worker
 # Standard deviations of quality: of items, of systems' ways with items, of seeds' ways with items.
 ITEM, SYSTEM_AND_ITEM, SEED_AND_ITEM = 1.0, 0.4, 0.6
 
@@ -130,72 +126,34 @@ def resampled_p(one: Scores, other: Scores, generator: np.random.Generator) -> f
     return (strayed.sum() + 1) / (len(differences) + 1)
 
 
-def judge(cell: Cell, chunk: int) -> list[dict[str, float]]:
-    """Applies the procedures to some simulated comparisons."""
-    generator = np.random.default_rng([chunk, cell.seeds, cell.systems, round(10 * cell.spread)])
-    found = []
-    for _ in range(CHUNK):
-        baseline, *others = simulate(cell, generator)
-        table = corrected([contrast(each, baseline, tests=len(others)) for each in others])
-        first = contrast(of_first_seed(others[-1]), of_first_seed(baseline))
-        figures = {
-            "headwise": any(each.significant for each in table),
-            "not corrected": any(each.p < SIGNIFICANT and "seeds" in each.over for each in table),
-            "first seed": first.p < SIGNIFICANT,
-            "resampled": resampled_p(baseline, others[-1], generator) < SIGNIFICANT,
-            "detectable": table[-1].detectable,
-            "difference": table[-1].value,
-        }
-        found.append({name: float(figure) for name, figure in figures.items()})
-    return found
+def judge(cell: Cell, comparison: int) -> dict[str, float]:
+    """Applies the procedures to a simulated comparison."""
+    about = [comparison, cell.seeds, cell.systems, round(10 * cell.spread)]
+    generator = np.random.default_rng(about)
+    baseline, *others = simulate(cell, generator)
+    table = [contrast(each, baseline, tests=len(others)) for each in others]
+    have_seeds = "seeds" in table[0].over
+    first = contrast(of_first_seed(others[-1]), of_first_seed(baseline))
+    return {
+        "headwise": have_seeds and min(holm([each.p for each in table])) < SIGNIFICANT,
+        "not corrected": have_seeds and min(each.p for each in table) < SIGNIFICANT,
+        "first seed": first.p < SIGNIFICANT,
+        "resampled": resampled_p(baseline, others[-1], generator) < SIGNIFICANT,
+        "detectable": table[-1].detectable,
+        "difference": table[-1].value,
+    }
 
 
-def judged(cells: list[Cell], options: argparse.Namespace) -> list[pd.DataFrame]:
-    """Applies the procedures to each cell, and returns a row for each comparison."""
-    chunks = range(-(-options.comparisons // CHUNK))
-    with ProcessPoolExecutor(options.processes) as pool:
-        waiting = [(i, pool.submit(judge, c, n)) for i, c in enumerate(cells) for n in chunks]
-        made = [(i, each.result()) for i, each in track(waiting, "simulating", transient=True)]
-    return [
-        pd.DataFrame([row for i, rows in made if i == n for row in rows]) for n in range(len(cells))
-    ]
-
-
-def without_difference(options: argparse.Namespace) -> pd.DataFrame:
-    """Counts how often each procedure finds a difference where there is none."""
-    cells = [Cell(w, seeds, s) for w in options.worlds for seeds in SEEDS for s in SPREADS]
-    shares = [
-        said[["first seed", "resampled", "headwise"]].mean() for said in judged(cells, options)
-    ]
-    return pd.DataFrame(cells)[["world", "seeds", "spread"]].join(pd.DataFrame(shares))
-
-
-def of_detectable_size(options: argparse.Namespace) -> pd.DataFrame:
-    """Counts how often a difference of the detectable size is found, and measures its size."""
-    # How far a lead in quality moves a score, and how large a difference is detectable.
-    trial = [Cell(world, seeds, 1.0, lead=0.2) for world in options.worlds for seeds in SEEDS[1:]]
-    cells = [
-        cell._replace(lead=cell.lead * said["detectable"].median() / abs(said["difference"].mean()))
-        for cell, said in zip(trial, judged(trial, options), strict=True)
-    ]
-    found = judged(cells, options)
-    of_cells = pd.DataFrame(cells)[["world", "seeds", "spread"]]
-    size = [abs(said["difference"].mean()) for said in found]
-    return of_cells.assign(difference=size, found=[said["headwise"].mean() for said in found])
-
-
-def of_several_systems(options: argparse.Namespace) -> pd.DataFrame:
-    """Counts how often a table of five systems without differences has a star."""
-    cells = [Cell(world, 3, 1.0, systems=6) for world in options.worlds]
-    shares = [said[["headwise", "not corrected"]].mean() for said in judged(cells, options)]
-    return pd.DataFrame(cells)[["world", "seeds", "spread"]].join(pd.DataFrame(shares))
-
-
-TABLES = {
-    "none": without_difference,
-    "detectable": of_detectable_size,
-    "several": of_several_systems,
-}
+def judged(cells: list[Cell], comparisons: int) -> pd.DataFrame:
+    """Applies the procedures to comparisons of each cell: a row a cell, with means."""
+    rows = []
+    with ProcessPoolExecutor() as pool:
+        for cell in cells:
+            each = [cell] * comparisons
+            found = pd.DataFrame(pool.map(judge, each, range(comparisons), chunksize=20))
+            of_cell = {**found.astype(float).mean(), "detectable": found["detectable"].median()}
+            rows.append({**cell._asdict(), **of_cell})
+    return pd.DataFrame(rows)
 
 
 def main() -> None:
@@ -203,17 +161,21 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("tables", nargs="*", help=f"some of {', '.join(TABLES)}; by default all")
-    parser.add_argument("--worlds", nargs="+", choices=WORLDS, default=list(WORLDS))
+    parser.add_argument("what", choices=("none", "detectable", "several"))
+    parser.add_argument("world", choices=WORLDS)
     parser.add_argument("--comparisons", type=int, default=2000, help="of each row")
-    parser.add_argument("--processes", type=int, default=2)
     options = parser.parse_args()
-    for name in options.tables or TABLES:
-        found = TABLES[name](options)
-        table = Table(*found.columns, title=f"{name}, {options.comparisons:,} comparisons a row")
-        for row in found.itertuples(index=False):
-            table.add_row(*(f"{x:.3f}" if isinstance(x, float) else str(x) for x in row))
-        Console().print(table)
+    if options.what == "none":
+        cells = [Cell(options.world, seeds, spread) for seeds in SEEDS for spread in SPREADS]
+    elif options.what == "several":
+        cells = [Cell(options.world, 3, 1.0, systems=6)]
+    else:
+        # How far a lead in quality moves a score, and how large a difference is detectable.
+        trial = [Cell(options.world, seeds, 1.0, lead=0.2) for seeds in SEEDS[1:]]
+        found = judged(trial, options.comparisons)
+        lead = 0.2 * found["detectable"] / found["difference"].abs()
+        cells = [cell._replace(lead=float(of)) for cell, of in zip(trial, lead, strict=True)]
+    print(judged(cells, options.comparisons).round(3).to_string(index=False))
 
 
 if __name__ == "__main__":

@@ -22,7 +22,6 @@ that tokens spread over all experts.
 import argparse
 import json
 import subprocess
-import time
 import warnings
 from collections.abc import Callable
 from functools import partial
@@ -31,9 +30,6 @@ from typing import Any, NamedTuple
 
 import pandas as pd
 import torch
-from rich.console import Console
-from rich.progress import track
-from rich.table import Table
 from torch import Tensor, nn
 from torch.utils import benchmark
 from transformers import MarianConfig, MarianMTModel
@@ -45,8 +41,7 @@ from headwise.files import write_text
 from headwise.heads.rules import UntrainedRuleWarning
 from headwise.models.modeling import Layer
 
-VOCABULARY = 2_000
-TORCH_ATTENTION, TORCH_LAYER, STANDARD = "nn.MultiheadAttention", "PyTorch's layer", "standard"
+VOCABULARY, TOKENS = 2_000, 32  # as many tokens are decoded
 # What each measurement has where the command line does not say otherwise. `ffn` is the width of
 # feed-forwards over that of the model. `moa`: how many experts MoA has for each one that a token
 # chooses, and how wide these are over the heads of standard attention.
@@ -71,7 +66,7 @@ def plans(options: argparse.Namespace) -> dict[str, dict[str, Any]]:
     heads, width = options.heads, options.dim // options.heads
     sizes = [f"{heads}K{n * heads}E{times * width}D" for n, times in options.moa]
     return {
-        STANDARD: {"system": "standard"},
+        "standard": {"system": "standard"},
         "weighted": {"system": "weighted"},
         "agreement, EM": {"system": "agreement", "layers": "all"},
         "agreement, simple": {"system": "agreement", "routing": "simple", "layers": "all"},
@@ -89,50 +84,36 @@ def plans(options: argparse.Namespace) -> dict[str, dict[str, Any]]:
 
 def layers(options: argparse.Namespace) -> list[Contender]:
     """Makes attentions, and then whole layers; the one of PyTorch comes first."""
-    dim, heads = options.dim, options.heads
+    dim, heads, hidden = options.dim, options.heads, options.ffn * options.dim
     x = torch.randn(options.batch, options.time, dim, device=options.device, dtype=options.dtype)
+
+    def passes(module: nn.Module, times: int, *others: Any, **settings: Any) -> Run:
+        """Makes a function that does a forward and backward pass; x is given so many times."""
+        module.to(x.device, x.dtype).train()
+
+        def run() -> None:
+            y = x.detach().requires_grad_()
+            output = module(*[y] * times, *others, **settings)
+            output = output if isinstance(output, Tensor) else output[0]
+            (output.float().square().mean() + hw.auxiliary_loss(module)).backward()
+            module.zero_grad(set_to_none=True)
+
+        return run
+
     attention = nn.MultiheadAttention(dim, heads, batch_first=True)
-    of_torch = nn.TransformerEncoderLayer(dim, heads, options.ffn * dim, 0.0, batch_first=True)
-    of_torch_alone = partial(attention, need_weights=False)
-    found = [Contender(TORCH_ATTENTION, TORCH_ATTENTION, passes(attention, x, of_torch_alone))]
-    built = {name: encoder_layer(plan, options) for name, plan in plans(options).items()}
-    for name, layer in built.items():
-        if (system := layer.self_attention) is not None and system.replaces == "attention":
-            found.append(Contender(name, TORCH_ATTENTION, passes(system, x)))
-    found.append(
-        Contender(TORCH_LAYER, TORCH_LAYER, passes(of_torch, x, lambda x, *_: (of_torch(x),)))
-    )
-    for name, layer in built.items():
-        if name == STANDARD or name.startswith(("weighted", "agreement", "tim")):
-            run = passes(layer, x, lambda x, *_, layer=layer: layer(x, {}, {}))
-            found.append(Contender(f"layer, {name}", TORCH_LAYER, run))
-    return found
-
-
-def encoder_layer(plan: dict[str, Any], options: argparse.Namespace) -> Layer:
-    """Makes a layer of an encoder, as models build it."""
-    config = hw.SequenceClassifierConfig(
-        embed_dim=options.dim,
-        num_heads=options.heads,
-        ffn_dim=options.ffn * options.dim,
-        layers=1,
-        attention={**plan, "layers": [0]},
-        dropout=0.0,
-    )
-    return spread(Layer(config, {s: of[0] for s, of in config.systems().items()}, 0))
-
-
-def passes(module: nn.Module, x: Tensor, call: Callable[..., Any] | None = None) -> Run:
-    """Returns a function that does a forward and backward pass of self-attention."""
-    module.to(x.device, x.dtype).train()
-
-    def run() -> None:
-        y = x.detach().requires_grad_()
-        output = (call or module)(y, y, y)[0]
-        (output.float().square().mean() + hw.auxiliary_loss(module)).backward()
-        module.zero_grad(set_to_none=True)
-
-    return run
+    run = passes(attention, 3, need_weights=False)
+    attentions = [Contender("nn.MultiheadAttention", "nn.MultiheadAttention", run)]
+    layer: nn.Module = nn.TransformerEncoderLayer(dim, heads, hidden, 0.0, batch_first=True)
+    whole = [Contender("PyTorch's layer", "PyTorch's layer", passes(layer, 1))]
+    sizes = {"embed_dim": dim, "num_heads": heads, "ffn_dim": hidden, "layers": 1, "dropout": 0.0}
+    for name, plan in plans(options).items():
+        config = hw.SequenceClassifierConfig(**sizes, attention={**plan, "layers": [0]})
+        layer = spread(Layer(config, {s: of[0] for s, of in config.systems().items()}, 0))
+        system = layer.self_attention
+        if system is not None and system.replaces == "attention":
+            attentions.append(Contender(name, attentions[0].name, passes(system, 3)))
+        whole.append(Contender(f"layer, {name}", whole[0].name, passes(layer, 1, {}, {})))
+    return attentions + whole
 
 
 def steps(options: argparse.Namespace) -> list[Contender]:
@@ -141,45 +122,31 @@ def steps(options: argparse.Namespace) -> list[Contender]:
 
     def training_step(model: Any) -> Run:
         optimizer = torch.optim.Adam(model.train().parameters(), lr=1e-4, fused=True)
-        called = torch.compile(model) if options.compile else model
 
         def run() -> None:
-            called(input_ids=texts[0], labels=texts[1]).loss.backward()
+            model(input_ids=texts[0], labels=texts[1]).loss.backward()
             optimizer.step()
             optimizer.zero_grad()
 
         return run
 
-    # Each model compiles the same code anew; those beyond the limit would run as they are written.
-    torch._dynamo.config.recompile_limit = 64
-    found = {name: training_step(model) for name, model in models(options).items()}
-    return [Contender(name, STANDARD, run) for name, run in found.items()]
+    found = models(options)
+    return [Contender(name, "standard", training_step(found[name])) for name in found]
 
 
 def decoding(options: argparse.Namespace) -> list[Contender]:
     """Makes greedy decoding by all systems of the same random texts, into outputs of one length."""
     texts = torch.randint(3, VOCABULARY, (options.batch, options.time), device=options.device)
-    length = {"min_new_tokens": options.tokens, "max_new_tokens": options.tokens}
-    how = {**length, "do_sample": False, "num_beams": 1, "attention_mask": torch.ones_like(texts)}
-    found = {name: partial(m.eval().generate, texts, **how) for name, m in models(options).items()}
-    return [Contender(name, STANDARD, run) for name, run in found.items()]
+    how = {"min_new_tokens": TOKENS, "max_new_tokens": TOKENS, "do_sample": False, "num_beams": 1}
+    how["attention_mask"] = torch.ones_like(texts)
+    return [
+        Contender(name, "standard", partial(model.eval().generate, texts, **how))
+        for name, model in models(options).items()
+    ]
 
 
 def models(options: argparse.Namespace) -> dict[str, Any]:
     """Makes an encoder-decoder of each system, and Marian's of the same size."""
-    found: dict[str, Any] = {}
-    sizes = {"embed_dim": options.dim, "num_heads": options.heads}
-    for name, plan in plans(options).items():
-        config = hw.Seq2SeqLMConfig(
-            vocab_size=VOCABULARY,
-            ffn_dim=options.ffn * options.dim,
-            encoder_layers=options.layers,
-            decoder_layers=options.layers,
-            attention=plan,
-            dropout=0.0,
-            **sizes,
-        )
-        found[name] = spread(hw.Seq2SeqLM(config))
     stack = {"layers": options.layers, "attention_heads": options.heads}
     stack["ffn_dim"] = options.ffn * options.dim
     marian = MarianConfig(
@@ -191,8 +158,21 @@ def models(options: argparse.Namespace) -> dict[str, Any]:
         eos_token_id=2,
         forced_eos_token_id=None,
         decoder_start_token_id=1,
-        **{f"{side}_{k}": value for side in ("encoder", "decoder") for k, value in stack.items()},
+        **{f"{side}_{key}": n for side in ("encoder", "decoder") for key, n in stack.items()},
     )
+    found: dict[str, Any] = {}
+    for name, plan in plans(options).items():
+        config = hw.Seq2SeqLMConfig(
+            vocab_size=VOCABULARY,
+            embed_dim=options.dim,
+            num_heads=options.heads,
+            ffn_dim=options.ffn * options.dim,
+            encoder_layers=options.layers,
+            decoder_layers=options.layers,
+            attention=plan,
+            dropout=0.0,
+        )
+        found[name] = spread(hw.Seq2SeqLM(config))
     found["transformers' Marian"] = MarianMTModel(marian)
     return {name: model.to(options.device, options.dtype) for name, model in found.items()}
 
@@ -210,15 +190,16 @@ def spread(model: Any) -> Any:
 
 def measure(contenders: list[Contender], options: argparse.Namespace) -> pd.DataFrame:
     """Times all contenders, a row each; the first round only warms up."""
-    how: dict[str, Any] = {"num_threads": options.threads or torch.get_num_threads()}
-    if options.cpu_time:
-        how["timer"] = time.process_time
-    timers = [benchmark.Timer("run()", globals={"run": c.run}, **how) for c in contenders]
+    threads = torch.get_num_threads()
+    timers = [
+        benchmark.Timer("run()", globals={"run": each.run}, num_threads=threads)
+        for each in contenders
+    ]
     rounds = [
         [timer.blocked_autorange(min_run_time=options.seconds).median for timer in timers]
-        for _ in track(range(options.rounds + 1), "measuring", transient=True)
+        for _ in range(options.rounds + 1)
     ]
-    seconds = pd.DataFrame(rounds[1:], columns=[c.name for c in contenders])
+    seconds = pd.DataFrame(rounds[1:], columns=[each.name for each in contenders])
     found = []
     for name, over, _ in contenders:
         ratio = OverRounds.of((seconds[name] / seconds[over]).tolist())
@@ -227,48 +208,23 @@ def measure(contenders: list[Contender], options: argparse.Namespace) -> pd.Data
     return pd.DataFrame(found)
 
 
-def table_of(found: pd.DataFrame, options: argparse.Namespace) -> Table:
-    """Makes the table that is printed."""
-    shape = f"d={options.dim}, {options.heads} heads, batch {options.batch}, time {options.time}"
-    kind = str(options.dtype).removeprefix("torch.")
-    table = Table(
-        title=f"{options.what}: {shape}, {kind}{', compiled' if options.compile else ''}",
-        caption=f"{machine()}, torch {torch.__version__}, commit {commit()}, {options.rounds} "
-        f"rounds{', processor time' if options.cpu_time else ''}. A ratio is over the 1.00 above.",
-    )
-    for header in ("", "ms", "ratio", "95% interval"):
-        table.add_column(header, justify="right" if header else "left")
-    for row in found.itertuples():
-        is_baseline = row.name == row.over
-        interval = "" if is_baseline else f"{row.low:.2f} to {row.high:.2f}"
-        if is_baseline:
-            table.add_section()
-        table.add_row(row.name, f"{row.ms:.3g}", f"{row.value:.2f}", interval)
-    return table
-
-
-def commit() -> str:
-    """Returns the commit of the code that is measured."""
-    command = ["git", "describe", "--always", "--dirty", "--exclude", "*"]
-    done = subprocess.run(command, cwd=Path(__file__).parent, capture_output=True, text=True)
-    return done.stdout.strip() or "unknown"
-
-
 def main() -> None:
     """Measures and prints."""
     options = parse_options()
     torch.manual_seed(0)
-    if options.threads:
-        torch.set_num_threads(options.threads)
     warnings.simplefilter("ignore", UntrainedRuleWarning)
     contenders = {"layer": layers, "step": steps, "decode": decoding}[options.what](options)
-    chosen = [c for c in contenders if any(text in c.name for text in options.systems)]
-    needed = {c.over for c in chosen}
+    chosen = [each for each in contenders if any(text in each.name for text in options.systems)]
+    needed = {each.over for each in chosen}
     found = measure([c for c in contenders if c in chosen or c.name in needed], options)
-    Console().print(table_of(found, options))
+    asked = {key: str(value) for key, value in vars(options).items()}
+    git = ["git", "describe", "--always", "--dirty", "--exclude", "*"]
+    commit = subprocess.run(git, cwd=Path(__file__).parent, capture_output=True, text=True).stdout
+    about = {"options": asked, "machine": machine(), "versions": versions()}
+    about |= {"commit": commit.strip()}
+    print(*(f"{key}: {value}" for key, value in about.items()), sep="\n")
+    print(found.to_string(index=False, float_format="{:.3g}".format))
     if options.json:
-        asked = {key: str(value) for key, value in vars(options).items()}
-        about = {"commit": commit(), "machine": machine(), "versions": versions(), "options": asked}
         about["results"] = found.to_dict("records")
         write_text(options.json, json.dumps(about, indent=1) + "\n")
 
@@ -287,16 +243,10 @@ def parse_options() -> argparse.Namespace:
     parser.add_argument("--batch", type=int)
     parser.add_argument("--time", type=int, help="tokens of a text")
     parser.add_argument("--layers", type=int, help="of the encoder, and of the decoder")
-    parser.add_argument("--tokens", type=int, default=32, help="that are decoded")
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--dtype", type=partial(getattr, torch), default=torch.float32)
-    parser.add_argument("--compile", action="store_true", help="compile the models of `step`")
     parser.add_argument("--rounds", type=int, default=11)
     parser.add_argument("--seconds", type=float, default=0.2, help="of each, a round, at least")
-    parser.add_argument("--threads", type=int, help="of PyTorch")
-    parser.add_argument(
-        "--cpu-time", action="store_true", help="time of this process, if others run beside it"
-    )
     parser.add_argument("--json", type=Path, help="a file for all figures")
     options = parser.parse_args()
     for key, value in DEFAULTS[options.what].items():

@@ -9,13 +9,14 @@ import pytest
 from benchmarks import chance, speed
 
 TINY = ("--dim", "16", "--heads", "2", "--batch", "2", "--time", "4", "--layers", "1")
-ONCE = ("--tokens", "2", "--rounds", "2", "--seconds", "0.0001", "--systems", "mae", "tim", "2K")
+ONCE = ("--rounds", "2", "--seconds", "0.0001", "--systems", "mae", "tim", "2K")
 
 
 @pytest.mark.parametrize("what", ["layer", "step", "decode"])
 def test_speed_is_measured_over_the_baseline(what, tmp_path, capsys, monkeypatch):
     arguments = [what, *TINY, *ONCE, "--json", str(tmp_path / "found.json")]
     monkeypatch.setattr(sys, "argv", ["speed.py", *arguments])
+    monkeypatch.setattr(speed, "TOKENS", 2)
     speed.main()
     found = json.loads((tmp_path / "found.json").read_text(encoding="utf-8"))
     rows = {row["name"]: row for row in found["results"]}
@@ -24,20 +25,17 @@ def test_speed_is_measured_over_the_baseline(what, tmp_path, capsys, monkeypatch
         {"nn.MultiheadAttention", "PyTorch's layer"} if what == "layer" else {"standard"}
     )
     assert all(rows[name]["value"] == 1 and rows[name]["low"] == 1 for name in over)
-    assert len(rows) - len(over) == {"layer": 5, "step": 4, "decode": 4}[what]
+    assert len(rows) - len(over) == {"layer": 9, "step": 4, "decode": 4}[what]
     assert all(0 < row["low"] <= row["value"] <= row["high"] for row in rows.values())
     printed = capsys.readouterr().out
     assert all(f"{rows[name]['ms']:.3g}" in printed for name in rows)
 
 
 def test_chance_counts_the_differences_that_procedures_find(monkeypatch, capsys):
-    monkeypatch.setattr(chance, "CHUNK", 3)
-    plain = chance.Cell("accuracy", seeds=3, spread=0.0, lead=3.0)
-    for row in chance.judge(plain, 0):
-        assert row["headwise"] and row["first seed"] and row["resampled"]
-    for row in chance.judge(chance.Cell("accuracy", seeds=1, spread=3.0), 0):
-        assert not row["headwise"] and math.isnan(row["detectable"])  # single runs: no star
-    asked = ["several", "--worlds", "accuracy", "--comparisons", "3", "--processes", "1"]
-    monkeypatch.setattr(sys, "argv", ["chance.py", *asked])
+    row = chance.judge(chance.Cell("accuracy", seeds=3, spread=0.0, lead=3.0), 0)
+    assert row["headwise"] and row["first seed"] and row["resampled"]
+    row = chance.judge(chance.Cell("accuracy", seeds=1, spread=3.0), 0)
+    assert not row["headwise"] and math.isnan(row["detectable"])  # single runs: no star
+    monkeypatch.setattr(sys, "argv", ["chance.py", "detectable", "accuracy", "--comparisons", "3"])
     chance.main()
     assert "not corrected" in capsys.readouterr().out
