@@ -2,79 +2,40 @@
 
 import pytest
 import torch
-from support.tiny_tasks import SYSTEMS, answer, run, write_recipe
+from support.tiny_models import PLANS, config, inputs, model
+from support.tiny_tasks import answer, run, write_recipe
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
 import headwise as hw
 from headwise.analysis.cost import model_cost
 
-SIZES = {"vocab_size": 280, "embed_dim": 16, "num_heads": 4, "ffn_dim": 16}
-MODELS = {
-    "language-modelling": (hw.CausalLM, {"layers": 1}),
-    "translation": (hw.Seq2SeqLM, {"encoder_layers": 1, "decoder_layers": 1}),
-}
+STACKS = {"causal": ["decoder"], "masked": ["encoder"], "seq2seq": ["encoder", "decoder"]}
+STACKS |= {"classifier": ["encoder"], "speech": ["decoder"]}
 
 
-@pytest.fixture(scope="module")
-def costs(tmp_path_factory):
-    """Of each task what `headwise cost` says."""
-    found = {}
-    for task in MODELS:
-        recipe = write_recipe(task, tmp_path_factory.mktemp(task))
-        (found[task],) = answer("cost", recipe)["recipes"]
-    return found
-
-
-def model(task, system):
-    kind, layers = MODELS[task]
-    return kind(kind.config_class(**SIZES, **layers, attention=SYSTEMS[system])).eval()
-
-
-@pytest.mark.parametrize("task", MODELS)
-@pytest.mark.parametrize("system", SYSTEMS)
-def test_parameters_are_those_of_the_model(costs, task, system):
-    parameters = costs[task]["systems"][system]["parameters"]
-    total = parameters.pop("total")
-    assert total == model(task, system).num_parameters()
-    assert sum(parameters.values()) == total
-
-
-@pytest.mark.parametrize("task", MODELS)
-@pytest.mark.parametrize("system", SYSTEMS)
-def test_products_are_those_that_pytorch_counts(costs, task, system):
+@pytest.mark.parametrize("plan", PLANS)
+@pytest.mark.parametrize("kind", STACKS)
+def test_parameters_and_products_are_those_that_pytorch_counts(kind, plan):
     """To two percent: the counter takes no note of the few products of a vector with a vector."""
-    made, lengths = model(task, system), costs[task]["lengths"]
-    given = {"input_ids": torch.ones(1, lengths.get("encoder", lengths["decoder"])).long()}
-    if "encoder" in lengths:
-        given["decoder_input_ids"] = torch.ones(1, lengths["decoder"]).long()
+    made = model(kind, plan)
+    cost = model_cost(made.config, dict.fromkeys(STACKS[kind], 7))
+    assert cost.parameters.total == made.num_parameters()
+    assert (cost.parameters.routing > 0) == (plan != "standard")
     with FlopCounterMode(display=False) as counter, sdpa_kernel(SDPBackend.MATH):
-        made(**given)
-    counted = counter.get_total_flops() / 2
-    assert costs[task]["systems"][system]["macs"] == pytest.approx(counted, rel=0.02)
+        made(**inputs(kind, 1, 7))
+    assert cost.macs == pytest.approx(counter.get_total_flops() / 2, rel=0.02)
 
 
-def test_products_of_the_standard_model_by_hand(costs):
-    found = costs["translation"]
-    d, ffn, vocabulary = SIZES["embed_dim"], SIZES["ffn_dim"], SIZES["vocab_size"]
-    m, n = found["lengths"]["encoder"], found["lengths"]["decoder"]
-    linear = m * (4 * d * d + 2 * d * ffn)  # the encoder's layer
-    linear += n * (4 * d * d + 2 * d * d + 2 * d * ffn + d * vocabulary) + m * 2 * d * d
-    attended = 2 * d * (m * m + n * n + n * m)
-    standard = found["systems"]["standard"]
-    assert standard["linear_macs"] == linear
-    assert standard["macs"] == linear + attended
-
-
-def test_what_grows_with_a_setting_grows_in_the_cost(tmp_path):
-    recipe = write_recipe("language-modelling", tmp_path)
-    small, large = (
-        answer("cost", recipe, "--systems", "standard", "--set", f"model.ffn_dim={width}")
-        for width in (16, 48)
-    )
-    macs = [each["recipes"][0]["systems"]["standard"]["linear_macs"] for each in (small, large)]
-    tokens = small["recipes"][0]["lengths"]["decoder"]
-    assert macs[1] - macs[0] == tokens * 2 * 16 * (48 - 16)
+def test_products_of_the_standard_model_by_hand():
+    m, n, sizes = 7, 5, config("seq2seq")
+    d, ffn, vocabulary, layers = 16, 24, sizes.vocab_size, 2
+    linear = layers * m * (4 * d * d + 2 * d * ffn)  # the encoder
+    linear += layers * (n * (4 * d * d + 2 * d * d + 2 * d * ffn) + m * 2 * d * d)
+    linear += n * d * vocabulary
+    attended = layers * 2 * d * (m * m + n * n + n * m)
+    found = model_cost(sizes, {"encoder": m, "decoder": n})
+    assert (found.linear_macs, found.macs) == (linear, linear + attended)
 
 
 def test_the_table_has_what_the_answer_has(tmp_path):
@@ -100,11 +61,8 @@ class Asking(hw.MultiHeadAttention):
 
 
 def test_a_system_that_reads_values_is_counted_too():
-    own, standard = (
-        hw.CausalLMConfig(**SIZES, layers=1, attention=f"{__name__}:Asking" if asks else "standard")
-        for asks in (True, False)
-    )
     state = torch.get_rng_state()
+    own, standard = config("causal", f"{__name__}:Asking"), config("causal")
     assert model_cost(own, {"decoder": 9}) == model_cost(standard, {"decoder": 9})
     assert torch.equal(torch.get_rng_state(), state)
     with pytest.raises(ValueError, match=r"encoder.*expected .*decoder"):

@@ -362,16 +362,6 @@ def test_what_cannot_be_read_is_told():
             collect(Plain(), [batch])
 
 
-@pytest.mark.parametrize("name", [n for n in PLANS if n not in ("standard", "tim")])
-def test_even_weights_have_the_entropy_of_their_number(name):
-    made = model("causal", SYSTEMS[name])
-    with hw.ablated(made, {name: "uniform"}):
-        found = collect(made, batches("causal"))
-    for d in found:
-        units = d.weights.shape[1] if d.chosen is None else d.chosen.shape[1]
-        assert entropy(d)[["mean", "10%", "90%", "even"]].tolist() == near([math.log(units)] * 4)
-
-
 def decided(weights, chosen=None, unit="expert", **columns):
     rows = pd.DataFrame({"sequence": range(len(weights)), **columns})
     of_system = ("path", "mae", "", 0, "path", unit, "position")
