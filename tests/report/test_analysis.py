@@ -110,7 +110,7 @@ def test_standard_attention_decides_nothing_and_stands_beside_a_model_that_does(
     found = [analysed(system="standard", name="plain"), analysed(name="mixed")]
     assert found[0].decided == [] and len(found[0].findings) == 2
     page = Page(write_analyses(found, tmp_path))
-    assert "What goes to which experts of mixed" in page.text and "of plain" in page.text
+    assert "What goes to which experts: mixed" in page.text and ": plain" in page.text
     assert "What goes to which heads" not in page.text
     assert len(page.saved()) == len(list((tmp_path / "tables").iterdir()))
 

@@ -231,7 +231,7 @@ def _shown(cell: Any) -> str:
     if cell is None or not abs(cell) < math.inf:
         return NONE
     is_whole = isinstance(cell, Integral) or 1000 <= abs(cell) < 1e9
-    return number(cell, 0) if is_whole else f"{cell:.3g}".replace("-", "−")
+    return number(cell, 0) if is_whole else f"{cell:#.3g}".rstrip(".").replace("-", "−")
 
 
 def _as_csv(frame: pd.DataFrame) -> str:

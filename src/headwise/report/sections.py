@@ -39,7 +39,7 @@ def analysis_sections(analyses: "Sequence[Analysis]", made: str) -> list[Section
             for each in analyses:
                 section = make(each)
                 if section is not None:
-                    section.title += f" of {each.name}" if len(analyses) > 1 else ""
+                    section.title += f": {each.name}" if len(analyses) > 1 else ""
                     yield section
 
     rest = of_all(of_entropy, of_load, of_explained, of_layers, of_ranges, over_training)
@@ -99,7 +99,11 @@ def _forest(table: pd.DataFrame) -> Figure:
     plot.hlines(at, top["low"], top["high"], color=colour)
     filled = [colour if p < SIGNIFICANT else "white" for p in top["corrected_p"]]
     plot.scatter(top["difference"], at, c=filled, edgecolors=colour, zorder=3)
-    plot.set_yticks(at, map(part, top.itertuples()), fontsize=9)
+    names = [
+        f"{row.unit} {removed(row)}, {row.place}" if row.place else part(row)
+        for row in top.itertuples()
+    ]
+    plot.set_yticks(at, names)
     plot.invert_yaxis()
     plot.locator_params(axis="x", nbins=5)
     plot.set_xlabel(f"change of the {table.attrs['score']}")
