@@ -388,12 +388,9 @@ function mattersShown(model, number) {
   const most = largest(costs);
   const digits = most >= 0.1 ? 2 : most >= 0.01 ? 3 : 4;
   const rows = order.map((index) => {
-    const value = costs[index];
-    const look = value > 0 ? "worse" : "better";
-    return barRow({
-      ...{ name: removalName(model, model.removals[index]), value, most, look },
-      ...{ said: written(value, digits, "+"), action: removeButton(number, index + 1) },
-    });
+    const [value, action] = [costs[index], removeButton(number, index + 1)];
+    const [look, said] = [value > 0 ? "worse" : "better", written(value, digits, "+")];
+    return barRow({ name: removalName(model, model.removals[index]), value, most, look, said, action });
   });
   const parts = unique(model.removals.map(({ part }) => part)).join(" or ");
   const caption = `What matters on this input: how much the loss rises without each ${parts}`;

@@ -63,7 +63,7 @@ class Given:
         labels: what is to be predicted, as the model takes labels; None where nothing is known.
         stacks: what stands at the positions of each stack.
         says: what the input is, for the reader.
-        is_true: whether the labels are true; else they are what the model itself says.
+        is_true: whether the labels are true; else what the model itself says stands for them.
         made: what the model writes or enhances: a label each, and a text or a sound.
         shown: the picture or the sound whose parts stand at the positions.
         digest: of the data that the item is of.
@@ -121,17 +121,20 @@ def of_text(
             )
     made, is_true = [], True
     if task == "translation" and target is None:
-        batch["labels"], is_true = _generated(model, batch, longest), False
-        text_written = into.decode(batch["labels"][0], skip_special_tokens=True)
-        made.append({"label": "translation", "text": text_written})
+        most = min(2 * batch["input_ids"].size(1) + 20, longest - 1)
+        with evaluating(model):  # what starts the decoder is no label
+            batch["labels"] = model.generate(**batch, max_new_tokens=most)[:, 1:]
+        written = into.decode(batch["labels"][0], skip_special_tokens=True)
+        made, is_true = [{"label": "translation", "text": written}], False
     elif task == "language-modelling":
         ends = batch["input_ids"][0, -1] == tokenizer.eos_token_id
         if ends and batch["input_ids"].size(1) > 1:  # the text goes on
             batch = {name: tokens[:, :-1] for name, tokens in batch.items()}
     elif task == "masked-language-modelling":
-        is_mask = batch["input_ids"] == tokenizer.mask_token_id
-        is_true = not is_mask.any()
-        batch = hide_words(batch, tokenizer) if is_true else _filled(model, batch, is_mask)
+        is_shown = batch["input_ids"] != tokenizer.mask_token_id
+        is_true = bool(is_shown.all())
+        masks = batch["input_ids"].masked_fill(is_shown, IGNORED_LABEL)
+        batch = hide_words(batch, tokenizer) if is_true else {**batch, "labels": masks}
     given = of_batch(model, batch, {}, text)
     given.stacks = describe_text(tokenizer, into)(given.batch)
     given.made, given.is_true = made, is_true
@@ -139,22 +142,6 @@ def of_text(
     if not task and "input_ids" not in taken:  # a module of any kind, which takes token ids first
         given.batch = {taken[0]: given.batch["input_ids"]}
     return given
-
-
-def _generated(model: Any, batch: Mapping[str, Tensor], longest: int) -> Tensor:
-    """Generates the output of an encoder-decoder model, without the token that starts it."""
-    most = min(2 * batch["input_ids"].size(1) + 20, longest - 1)
-    with evaluating(model):
-        made: Tensor = model.generate(**batch, max_new_tokens=most)[:, 1:]
-    return made
-
-
-@torch.no_grad()
-def _filled(model: Any, batch: dict[str, Tensor], is_mask: Tensor) -> dict[str, Tensor]:
-    """Labels the masks of a text with what the model itself takes for most probable there."""
-    with evaluating(model):
-        best = model(**batch).logits.argmax(-1)
-    return {**batch, "labels": best.masked_fill(~is_mask, IGNORED_LABEL)}
 
 
 # --- runs -----------------------------------------------------------------------------------------
@@ -175,7 +162,7 @@ def of_run(folder: Path, recipe: Any, model: Any, source: Source, console: Conso
         return _of_item(folder, recipe, model, source, console)
     if reads_text:
         tokenizer, own = read_tokenizer(folder / MODEL), folder / MODEL / "target"
-        into = read_tokenizer(own) if own.is_dir() else tokenizer
+        into = read_tokenizer(own) if own.is_dir() else None
         return of_text(model, tokenizer, text_of(source), source.target, into)
     if issubclass(kind, Images):
         palette = Palette.load(folder / MODEL)

@@ -55,7 +55,10 @@ class Outputs:
         if self.true is None:
             labels = self.given.labels
             self.true = values if labels is None else labels.cpu().float().view_as(values)
-        self.losses.append(float((values - self.true).square().mean()))
+        errors = (values - self.true).square()
+        if values.dim() == 2:  # of frames, some of which may be padding
+            errors = errors[self.true != IGNORED_LABEL]
+        self.losses.append(float(errors.mean()))
         if values.numel() == 1:
             self.numbers.append(float(values))
 
@@ -72,15 +75,15 @@ class Outputs:
         self.best.append(logs.topk(min(_SHOWN[self.kind], logs.size(-1))))
 
     def _true(self, logs: Tensor) -> Tensor:
-        """Returns what is true at each position."""
-        labels = self.given.labels
+        """Returns what is true at each position; where that is not known, what the model says."""
+        labels, said = self.given.labels, logs.argmax(-1)
         if labels is None or labels.is_floating_point():  # of several classes at once
             self.is_known = False
-            return logs.argmax(-1)
+            return said
         true = labels.cpu().view(-1).long()
         if self.is_causal:  # the label of the next position
             true = F.pad(true[1:], (0, 1), value=IGNORED_LABEL)
-        return true
+        return true if self.is_known else said.where(true != IGNORED_LABEL, true)
 
     def payload(self) -> dict[str, Any]:
         """Returns all outputs, each time that of the whole model first."""
