@@ -20,11 +20,7 @@ extensions = [
     "sphinx.ext.napoleon",
     "sphinx.ext.viewcode",
     "sphinx_copybutton",
-    "_extensions.commands",
     "_extensions.docstrings",
-    "_extensions.local",
-    "_extensions.outside",
-    "_extensions.pictures",
 ]
 exclude_patterns = ["_extensions"]
 nitpicky = True

@@ -1,4 +1,4 @@
-"""What a system of your own is made of; docs/add-a-system.md goes through it step by step.
+"""What a system of your own is made of; docs/own-system.md goes through it step by step.
 
     import headwise as hw
 

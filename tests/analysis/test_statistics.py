@@ -88,6 +88,15 @@ def test_what_items_do_to_all_systems_is_no_part_of_a_difference():
     assert judged.difference(ours, theirs).error < 0.05 < judged.mean(ours).error
 
 
+def test_a_difference_of_differences_is_of_four_means():
+    several = [drawn(5, mean=mean, seed=seed) for seed, mean in enumerate((3.0, 1.0, 2.0, 1.5))]
+    found = judged.difference_of_differences(*map(judged.by_seeds, several))
+    parts = [scores.var(ddof=1) / 5 for scores in several]
+    a, b, c, d = (scores.mean() for scores in several)
+    assert (found.value, found.error) == pytest.approx(((a - b) - (c - d), math.sqrt(sum(parts))))
+    assert found.freedom == pytest.approx(sum(parts) ** 2 / sum(part**2 / 4 for part in parts))
+
+
 def test_a_mean_over_data_sets_counts_them_alike():
     several = [
         judged.difference(

@@ -50,3 +50,7 @@ def difference(system: Scores, baseline: Scores, tests: int = 1) -> Estimate:
 
 def over_data_sets(estimates: Sequence[Estimate], tests: int = 1) -> Estimate:
     return statistics.mean_of(estimates, tests)
+
+
+def difference_of_differences(*systems: Scores) -> Estimate:
+    return statistics.contrast(*systems)

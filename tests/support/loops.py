@@ -1,4 +1,4 @@
-"""The training loop of docs/own-loop.md, which every test of the systems' rules goes through."""
+"""The training loop of docs/in-your-model.md, in which the rules of systems are tested."""
 
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple

@@ -74,10 +74,11 @@ class Estimate:
 
 
 def contrast(*systems: Scores, tests: int = 1) -> Estimate:
-    """Estimates the mean of one system, or the difference of two.
+    """Estimates the mean of one system, the difference of two, or that of two differences.
 
     Args:
-        systems: one, or the two whose difference it is, the first minus the second.
+        systems: one; two, the first minus the second; or four, the difference of the first two
+            minus that of the last two.
         tests: how many are made in one table; the detectable difference is that of the strictest
             of them after Holm's correction.
 
@@ -197,13 +198,13 @@ def _of_seeds(values: np.ndarray, resamples: np.ndarray | None = None) -> _Part:
 
 
 def _untested(*systems: Scores) -> tuple[Estimate, np.ndarray | None]:
-    """Computes a mean or a difference, also on each resample of the items, without a test.
+    """Computes the value of a contrast, also on each resample of the items, without a test.
 
     None if not all scores are made from items, or if there can be no test, and `why` says why.
     """
     if not all(len(each.values) for each in systems):
         return Estimate(math.nan, why="no finite score"), None
-    signed = list(zip((1, -1), systems, strict=False))
+    signed = list(zip((1, -1, -1, 1), systems, strict=False))
     value = sum(sign * float(each.values.mean()) for sign, each in signed)
     low, high = np.sum([sorted(sign * end for end in of.bounds) for sign, of in signed], axis=0)
     untested = Estimate(value, bounds=(float(low), float(high)))

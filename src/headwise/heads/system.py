@@ -183,7 +183,7 @@ class System(nn.Module):
         warnings.warn(
             f"{name} learns without its rule of training, {self.rule.__name__}: make the optimizer "
             f"by rules = headwise.training_rules(model, total_steps=...); with transformers' "
-            f"Trainer, use headwise.RulesMixin (docs/own-loop.md)",
+            f"Trainer, use headwise.RulesMixin (docs/in-your-model.md)",
             UntrainedRuleWarning,
             stacklevel=2,
         )

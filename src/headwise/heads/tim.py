@@ -40,7 +40,7 @@ class IndependentMechanismsLayer(System):
     position, and is the only way from one mechanism to another. There are no biases unless `bias`
     asks for them. One mechanism without competition and exchange is an ordinary layer.
 
-    What the paper leaves open (docs/readings.md): logits are divided by √head_dim, in the exchange
+    What the paper leaves open (docs/systems.md): logits are divided by √head_dim, in the exchange
     too. Pre-norm puts each norm before its sub-layer, and competition is still computed from h. A
     decoder's layer attends over the encoder's output m between self-attention and exchange:
 

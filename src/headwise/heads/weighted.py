@@ -163,7 +163,7 @@ class BranchedAttention(Attention):
 
     so that the feed-forward does not see the token itself. But the text retains "layer
     normalization, and residual connections", and says that with κ = α = 1 the ordinary layer is
-    recovered. `presets["paper"]` is the letter; docs/readings.md compares the two, and has further
+    recovered. `presets["paper"]` is the letter; docs/systems.md compares the two, and has further
     readings. In a decoder's layer it follows an ordinary masked self-attention, in place of the
     attention over the encoder's output and of the feed-forward.
 
