@@ -87,7 +87,7 @@ def contrast(*systems: Scores, tests: int = 1) -> Estimate:
 
     >>> found = contrast(Scores(np.array([5.0, 5.1, 4.9])), Scores(np.array([4.0, 4.2, 3.9])))
     >>> round(found.value, 2), round(found.p, 3), found.over
-    (0.97, 0.001, 'seeds')
+    (0.97, 0.002, 'seeds')
     """
     untested, moved = _untested(*systems)
     have_seeds = all(len(each.values) > 1 for each in systems)

@@ -92,7 +92,7 @@ class MixtureOfAttentionHeads(Attention):
     routing_parameters = ("router",)
     output_parameters = ("expert_output",)
     presets: ClassVar[dict[str, dict[str, Any]]] = {
-        "paper": {},
+        "paper": {"balance": "sequence"},
         "authors": {"normalize_weights": False, "per_batch": True},
     }
     unit = "expert"

@@ -184,10 +184,13 @@ def options_of(system: type[System]) -> list[str]:
     True
     """
     found = {"preset": None} if system.presets else {}
-    for base in system.__mro__:
-        if "__init__" in vars(base) and base is not System and issubclass(base, System):
-            of_base = signature(base.__init__).parameters.values()
-            found |= dict.fromkeys(p.name for p in of_base if p.kind is not p.VAR_KEYWORD)
+    bases = [base for base in system.__mro__ if "__init__" in vars(base)]
+    for base in (base for base in bases if base is not System and issubclass(base, System)):
+        for option in signature(base.__init__).parameters.values():
+            # What a base needs, and the class itself does not take, it gives to the base.
+            is_given = base is not bases[0] and option.default is option.empty
+            if not is_given and option.kind is not option.VAR_KEYWORD:
+                found[option.name] = None
     return [name for name in found if name not in ("self", "embed_dim", "dense")]
 
 
