@@ -217,6 +217,7 @@ async function paintingOf(model, place) {
   });
   const often = range(units).map((unit) => leaders.filter((each) => each === unit).length);
   const known = range(units).sort((one, other) => often[other] - often[one]).slice(0, COLOURS);
+  known.sort((one, other) => one - other); // of few units each has the same colour everywhere
   const look = (unit) => `unit-${known.includes(unit) ? known.indexOf(unit) : "other"}`;
   return { row, rows, units, look, leaders, mean: meanOf(range(rows).map(row)) };
 }
