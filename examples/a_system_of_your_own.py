@@ -87,20 +87,8 @@ RECIPE = {
     "data": {"path": "docstrings", "options": {"packages": PACKAGES}, "max_length": 24},
     "tokenizer": {"vocab_size": 2000},
     "model": {"layers": 2, "embed_dim": 64, "num_heads": 8, "ffn_dim": 128, "pooling": "mean"},
-    "training": {
-        "max_steps": STEPS,
-        "batch_tokens": 768,  # 32 texts
-        "learning_rate": 0.002,
-        "schedule": "linear",
-        "warmup_steps": STEPS // 10,
-    },
-    "systems": {
-        "standard": {"description": "multi-head attention"},
-        "budget": {
-            "description": "a softmax over the heads of each token",
-            "model": {"attention": f"{__name__}:SharedBudget"},
-        },
-    },
+    "training": {"max_steps": STEPS, "batch_tokens": 768, "learning_rate": 0.002},
+    "systems": {"standard": {}, "budget": {"model": {"attention": f"{__name__}:SharedBudget"}}},
 }
 transformers.utils.logging.disable_progress_bar()
 file, command = RecipeFile("shared-budget", RECIPE), "python examples/a_system_of_your_own.py"

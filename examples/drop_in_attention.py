@@ -39,25 +39,17 @@ class Layer(nn.Module):
         self.attention = attention
         self.replaces = getattr(attention, "replaces", "attention")
         self.norms = nn.ModuleList(nn.LayerNorm(WIDTH) for _ in range(2))
-        self.feed_forward = nn.Sequential(
-            nn.Linear(WIDTH, HIDDEN), nn.ReLU(), nn.Linear(HIDDEN, WIDTH)
-        )
+        self.ffn = nn.Sequential(nn.Linear(WIDTH, HIDDEN), nn.ReLU(), nn.Linear(HIDDEN, WIDTH))
 
     def forward(self, x: Tensor) -> Tensor:
         if self.replaces == "layer":
             return self.attention(x)[0]
         x = self.norms[0](x + self.attention(x, x, x)[0])
-        return self.norms[1](x + self.feed_forward(x)) if self.replaces == "attention" else x
+        return self.norms[1](x + self.ffn(x)) if self.replaces == "attention" else x
 
 
-def make_model(make_attention) -> nn.Module:
-    layers = [Layer(make_attention()) for _ in range(2)]
-    return nn.Sequential(nn.Linear(8, WIDTH), *layers, nn.Flatten(), nn.Linear(8 * WIDTH, 10))
-
-
-SYSTEMS = {
-    "nn.MultiheadAttention": lambda: nn.MultiheadAttention(WIDTH, HEADS, batch_first=True),
-    "MultiHeadAttention": lambda: hw.MultiHeadAttention(WIDTH, HEADS),
+of_torch = {"nn.MultiheadAttention": lambda: nn.MultiheadAttention(WIDTH, HEADS, batch_first=True)}
+SYSTEMS = of_torch | {
     "BranchedAttention": lambda: hw.BranchedAttention(WIDTH, HEADS, ffn_dim=HIDDEN),
     "AgreementAttention": lambda: hw.AgreementAttention(WIDTH, HEADS),
     "MixtureOfAttentiveExperts": lambda: hw.MixtureOfAttentiveExperts(WIDTH, HEADS),
@@ -78,35 +70,31 @@ SYSTEMS = {
 
 
 # %%
-def train(model: nn.Module) -> None:
+def accuracy(make_attention, seed: int) -> float:
+    torch.manual_seed(seed)
+    layers = [Layer(make_attention()) for _ in range(2)]
+    model = nn.Sequential(nn.Linear(8, WIDTH), *layers, nn.Flatten(), nn.Linear(8 * WIDTH, 10))
     rules = hw.training_rules(model, total_steps=10 * EPOCHS, steps_per_epoch=10)
     optimizer = rules.attach(torch.optim.AdamW(rules.parameter_groups(lr=2e-3, weight_decay=0.01)))
-    for batch in (b for _ in range(EPOCHS) for b in torch.randperm(1000).split(100)):
-        x, y = images[learned][batch], labels[learned][batch]
+    for rows in (rows for _ in range(EPOCHS) for rows in learned[torch.randperm(1000)].split(100)):
 
-        def loss(x: Tensor = x, y: Tensor = y) -> Tensor:
-            return F.cross_entropy(model(x), y) + hw.auxiliary_loss(model)
+        def loss(rows: Tensor = rows) -> Tensor:
+            return F.cross_entropy(model(images[rows]), labels[rows]) + hw.auxiliary_loss(model)
 
         rules.before_step(loss)
         loss().backward()
         optimizer.step()
         optimizer.zero_grad()
-
-
-def accuracy(make_attention, seed: int) -> float:
-    torch.manual_seed(seed)
-    model = make_model(make_attention)
-    train(model.train())
     with torch.no_grad():
         return 100 * (model.eval()(images[test]).argmax(-1) == labels[test]).float().mean().item()
 
 
 # %%
-scores = {}
+baseline = []
 for name, make_attention in SYSTEMS.items():
-    scores[name] = [accuracy(make_attention, seed) for seed in SEEDS]
-    baseline = scores["nn.MultiheadAttention"]
-    mean, base = (sum(each) / len(SEEDS) for each in (scores[name], baseline))
-    low, high = stats.ttest_ind(scores[name], baseline, equal_var=False).confidence_interval()
-    difference = f"{mean - base:+.1f} [{low:+.1f}, {high:+.1f}]" if mean != base else ""
+    scores = [accuracy(make_attention, seed) for seed in SEEDS]
+    baseline = baseline or scores
+    mean, others = sum(scores) / len(SEEDS), sum(baseline) / len(SEEDS)
+    low, high = stats.ttest_ind(scores, baseline, equal_var=False).confidence_interval()
+    difference = f"{mean - others:+.1f} [{low:+.1f}, {high:+.1f}]" if scores != baseline else ""
     print(f"{name:<28}{mean:.1f}%  {difference}")

@@ -12,31 +12,27 @@ from pathlib import Path
 
 import torch
 import torch.nn.functional as F
-from tokenizers import ByteLevelBPETokenizer
 from torch import Tensor, nn
-from transformers import PreTrainedTokenizerFast
 
 import headwise as hw
 from headwise.analysis.questions import pmi
 from headwise.data.builtin import paragraphs_of
+from headwise.data.tokenizers import TokenizerSettings, learned
 
 STEPS = 200
 PACKAGES = ("torch", "scipy", "sklearn")
 WIDTH, LENGTH = 64, 24  # tokens of a text; what is longer is cut
 FOLDER = Path("runs/what-the-heads-do")
 
-found = [paragraphs_of(package) for package in PACKAGES]
-each = min(map(len, found))
-texts = [text for of_package in found for text in of_package[:each]]
-labels = torch.arange(len(PACKAGES)).repeat_interleave(each)
-bytes_ = ByteLevelBPETokenizer()
-bytes_.train_from_iterator(texts, vocab_size=2000, special_tokens=["<pad>"], show_progress=False)
-tokenizer = PreTrainedTokenizerFast(tokenizer_object=bytes_._tokenizer, pad_token="<pad>")
+found = {package: paragraphs_of(package)[:800] for package in PACKAGES}
+texts = [text for of_package in found.values() for text in of_package]
+labels = torch.tensor([at for at, package in enumerate(PACKAGES) for _ in found[package]])
+tokenizer = learned(texts, TokenizerSettings(vocab_size=2000), "classifier")
 how = {"padding": "max_length", "truncation": True, "max_length": LENGTH, "return_tensors": "pt"}
-tokens = tokenizer(texts, **how)["input_ids"]
+tokens = tokenizer(texts, add_special_tokens=False, **how)["input_ids"]
 torch.manual_seed(0)
 order = torch.randperm(len(texts))
-test, learned = order[:300], order[300:]
+test, others = order[:300], order[300:]
 
 # %% [markdown]
 # ## The model
@@ -63,10 +59,9 @@ class Classifier(nn.Module):
 
 
 model = Classifier().train()
-rules = hw.training_rules(model, STEPS)
-optimizer = rules.attach(torch.optim.AdamW(rules.parameter_groups(lr=3e-3, weight_decay=0.01)))
+optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
 for _ in range(STEPS):
-    rows = learned[torch.randint(len(learned), (32,))]
+    rows = others[torch.randint(len(others), (32,))]
     loss = F.cross_entropy(model(tokens[rows]), labels[rows]) + hw.auxiliary_loss(model)
     loss.backward()
     optimizer.step()
@@ -93,7 +88,6 @@ analysis = hw.analyse(
     name="docstring classifier",
 )
 print(*analysis.findings, sep="\n")
-print(analysis.ablations[["ablation", "path", "options", "value", "corrected_p"]].head())
 print("the words that go to each expert of layer 0 more than to others:")
 for expert, of_expert in pmi(analysis.decided[0], top=6).groupby("unit"):
     print(f"  expert {expert}: {' '.join(of_expert['name'])}")

@@ -168,7 +168,6 @@ PRINTS = {
         "removed: the model as it was: True",
     ],
     "what_the_heads_do": [
-        "corrected_p",
         "expert 7: ",
         r"page: .*analysis\.html",
         r"page: .*one-sentence\.html",
