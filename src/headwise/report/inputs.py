@@ -164,6 +164,7 @@ def of_run(folder: Path, recipe: Any, model: Any, source: Source, console: Conso
         tokenizer, own = read_tokenizer(folder / MODEL), folder / MODEL / "target"
         into = read_tokenizer(own) if own.is_dir() else None
         return of_text(model, tokenizer, text_of(source), source.target, into)
+    says = Path(str(source.file)).name
     if issubclass(kind, Images):
         palette = Palette.load(folder / MODEL)
         pixels = pixels_of({"bytes": None, "path": str(source.file)}, palette.shape)
@@ -172,8 +173,12 @@ def of_run(folder: Path, recipe: Any, model: Any, source: Source, console: Conso
         channels, own_rate = read_channels({"path": str(source.file)})
         rate = model.config.sampling_rate
         whole = resampled(channels.mean(1), own_rate, rate)
-        given = _of_sound(model, whole[: (model.config.window - 1) * hop_of(rate)])
-    given.says = Path(str(source.file)).name
+        read = whole[: (model.config.window - 1) * hop_of(rate)]
+        given = _of_sound(model, read)
+        if len(read) < len(whole):
+            seconds = f"{len(read) / rate:.1f} of {len(whole) / rate:.1f} seconds"
+            says += f": the first {seconds}, which the model reads at once"
+    given.says = says
     return given
 
 

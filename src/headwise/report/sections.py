@@ -153,7 +153,10 @@ def of_labels(of: "Analysis") -> Section | None:
             section.figures.append(heat(tables[first.place], title, digits=0))
         else:
             tables = {d.place: pmi(d, label, _LISTED).set_index("unit").round(3) for d in known}
-        if section.table is None and "pmi" in tables[first.place]:
+        tables = {place: table for place, table in tables.items() if len(table)}
+        if not tables:  # nothing occurs five times
+            continue
+        if section.table is None and "pmi" in tables.get(first.place, ()):
             section.table = _leading(tables[first.place], first.unit)
             section.says = (
                 f"For each {first.unit} of the {where(first.place)}, which the {label} explains "
@@ -162,7 +165,7 @@ def of_labels(of: "Analysis") -> Section | None:
                 f"five times is left out; by chance one in 40 stands out."
             )
         section.more[f"{label}, all layers"] = pd.concat(tables, names=["layer"])
-    return section
+    return section if section.more else None
 
 
 def _by_class(d: Decided, label: str) -> pd.DataFrame:
