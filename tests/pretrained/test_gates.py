@@ -171,7 +171,9 @@ def test_packed_texts_are_gated_as_each_by_itself_or_refused():
         assert_near(packed, torch.cat([model(text, use_cache=False).logits for text in texts], 1))
     for name, system, options in (("gpt2", "mae", {}), ("gpt2", "mae", {"gate_window": 2}),
                                   ("bert", "mae", {})):  # fmt: skip
-        refused({"packed", "gate_window=1"}, gate(name, system, **options), both, position_ids=places)
+        refused(
+            {"packed", "gate_window=1"}, gate(name, system, **options), both, position_ids=places
+        )
     ends = torch.tensor([0, 3, 7])
     refused({"cu_seq_lens_q"}, gate("llama"), both, cu_seq_lens_q=ends, cu_seq_lens_k=ends)
 

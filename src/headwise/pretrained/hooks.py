@@ -15,6 +15,10 @@ from headwise.pretrained.places import Place
 NAME = "head_gates"  # of the child of an attention module
 _HANDLES = "_headwise_handles"  # of hooks, an attribute of the modules that have them
 _OWN = "have gates look at their own position alone (gate_window=1 of MAE's)"
+_WAYS_OUT = (
+    f"pass use_cache=False, {_OWN}, or convert the model: "
+    f"headwise.from_transformers(model).with_attention('mae')"
+)
 
 
 def _keep(module: nn.Module, *handles: RemovableHandle) -> None:
@@ -54,9 +58,7 @@ class Stack:
         if self.looks_around and self.begin:
             raise ValueError(
                 f"the model computes with a cache of earlier positions, whose hidden states are "
-                f"unknown to the gates over its heads, which average over them: pass "
-                f"use_cache=False, {_OWN}, or convert the model: "
-                f"headwise.from_transformers(model).with_attention('mae')"
+                f"unknown to the gates over its heads, which average over them: {_WAYS_OUT}"
             )
         if self.looks_around and self._is_packed(given):
             raise ValueError(
@@ -96,7 +98,7 @@ class Stack:
             raise ValueError(
                 f"attention_mask is {tuple(mask.shape) if is_tensor else type(mask).__name__}, "
                 f"expected (batch, {queries}), with 0 at padding, since gates that average over "
-                f"positions see what else it hides: leave it out if that is nothing, or {_OWN}"
+                f"positions see what else it hides: leave it out if that is nothing, or {_WAYS_OUT}"
             )
         return None
 
