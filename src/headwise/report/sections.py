@@ -53,7 +53,7 @@ def analysis_sections(analyses: "Sequence[Analysis]", made: str) -> list[Section
 
 
 def of_ablations(of: "Analysis") -> Section | None:
-    """What a model loses without a part: MAE table 5, Weighted table 3 and section 4.5."""
+    """Shows what a model loses without a part: MAE table 5, Weighted table 3 and section 4.5."""
     table = of.ablations
     if table is None or table.empty:
         return None
@@ -134,7 +134,7 @@ def _by_numbers(names: pd.Index) -> pd.Index:
 
 
 def of_labels(of: "Analysis") -> Section | None:
-    """What goes to each unit: MAE table 6, MoA table 4, and TIM figure 2 as numbers."""
+    """Shows what goes to each unit: MAE table 6, MoA table 4, and TIM figure 2 as numbers."""
     deciding = [d for some in by_unit(of.decided).values() for d in some]
     labels = dict.fromkeys(
         name for d in deciding for name in d.positions.select_dtypes(exclude="number")
@@ -190,7 +190,7 @@ def _leading(table: pd.DataFrame, unit: str) -> pd.DataFrame:
 
 
 def of_entropy(of: "Analysis") -> Section | None:
-    """How undecided the decisions are: MAE section 5.1, TIM figure 3."""
+    """Shows how undecided the decisions are: MAE section 5.1, TIM figure 3."""
     names = {"low": "95% interval\nfrom", "high": "\nto", "even": "if all\nweigh alike"}
     table = (
         pd.DataFrame({where(d.place): entropy(d) for d in of.decided})
@@ -205,7 +205,7 @@ def of_entropy(of: "Analysis") -> Section | None:
 
 
 def of_load(of: "Analysis") -> Section | None:
-    """How the work is shared: MAE table 8, MoA figures 3 and 4."""
+    """Shows how the work is shared: MAE table 8, MoA figures 3 and 4."""
     figures = [
         heat(pd.DataFrame([100 * load(d) for d in some]), f"% of the work of each {unit}", digits=0)
         for unit, some in by_unit(of.decided).items()
@@ -218,7 +218,7 @@ def of_load(of: "Analysis") -> Section | None:
 
 
 def of_explained(of: "Analysis") -> Section | None:
-    """What explains the decisions: TIM figure 2."""
+    """Shows what explains the decisions: TIM figure 2."""
     table = pd.DataFrame({where(d.place): explained_by(d) for d in of.decided}).T
     says = (
         "The share of the variance of the weights that lies between the classes of a label, less "
@@ -229,7 +229,7 @@ def of_explained(of: "Analysis") -> Section | None:
 
 
 def of_layers(of: "Analysis") -> Section | None:
-    """How alike the layers decide: TIM figures 3 and 4."""
+    """Shows how alike the layers decide: TIM figures 3 and 4."""
     figures = []
     for stack in dict.fromkeys(d.site.partition("_")[0] for d in of.decided):
         some = [d for d in of.decided if d.site.partition("_")[0] == stack and "position" in d.rows]
@@ -247,7 +247,7 @@ def of_layers(of: "Analysis") -> Section | None:
 
 
 def of_ranges(of: "Analysis") -> Section | None:
-    """The weights of frequent tokens: TIM figure 4, left."""
+    """Shows the weights of frequent tokens: TIM figure 4, left."""
     known = [d for some in by_unit(of.decided).values() for d in some if "token" in d.positions]
     if not known:
         return None
@@ -258,7 +258,7 @@ def of_ranges(of: "Analysis") -> Section | None:
 
 
 def over_training(of: "Analysis") -> Section | None:
-    """What a run recorded while it was trained: TIM figure 2, Weighted figure 3."""
+    """Shows what a run recorded while it was trained: TIM figure 2, Weighted figure 3."""
     found = recorded(of.history)
     if found.empty:
         return None
