@@ -7,11 +7,8 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
-import torch
 import typer
 import yaml
-from torch import nn
-from transformers import GPT2Config, GPT2LMHeadModel
 
 import headwise as hw
 from headwise.cli import app
@@ -41,17 +38,6 @@ def files(page: str) -> dict[str, str]:
     return dict(re.findall(r"\*\*(\S+\.\w+)\*\*\n\n```\w+\n(.*?)```", text(page), re.DOTALL))
 
 
-def cards() -> list[dict[str, object]]:
-    """What the cards of the start page take as given."""
-    config = GPT2Config(vocab_size=100, n_embd=64, n_layer=2, n_head=8)
-    given = {"hw": hw, "text": torch.randint(0, 100, (1, 20)), "x": torch.zeros(1, 4, 512)}
-    layers = [nn.TransformerEncoderLayer(512, 8, batch_first=True), *["transformer.h.1.attn"] * 2]
-    return [
-        {**given, "model": GPT2LMHeadModel(config).eval(), "layer": layer, "__name__": "card"}
-        for layer in layers
-    ]
-
-
 @pytest.mark.parametrize(
     "page", [p for p in PAGES if any(kind == "python" for kind, _ in fences(p))]
 )
@@ -61,13 +47,12 @@ def test_python_runs(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     for name, content in files(page).items():
         Path(name).write_text(content, encoding="utf-8")
     session: dict[str, object] = {"__name__": "page"}
-    given = cards() if page == "docs/index.md" else []
     for kind, code in fences(page):
         missing = [tool for tool, said in OF_TOOLS.items() if said in code and not find_spec(tool)]
         if kind != "python" or missing:
             continue
         if page not in IN_ONE_SESSION:
-            session = given.pop(0) if given else {"__name__": "page"}
+            session = {"__name__": "page"}
         exec(compile(code.replace(*IN_ONE_SESSION.get(page, ("", ""))), page, "exec"), session)
     tests = [name for name in files(page) if name.startswith("test_")]
     assert not tests or pytest.main(["-q", "-p", "no:cacheprovider", *tests]) == 0
@@ -137,8 +122,9 @@ def test_links_lead_to_files_and_headings_that_exist() -> None:
 
 
 def test_the_reference_describes_every_public_name_once() -> None:
-    pages = "".join(page.read_text(encoding="utf-8") for page in ROOT.glob("docs/reference/*.md"))
-    described = re.findall(r"^\.\. auto(?:class|function):: (\w+)$", pages, flags=re.MULTILINE)
+    described = re.findall(
+        r"^\.\. auto(?:class|function):: (\w+)$", text("docs/reference.md"), flags=re.MULTILINE
+    )
     public = {name: getattr(hw, name) for name in hw.__all__}
     own = [name for name, of in public.items() if of.__name__ == name]  # no module, no short name
     assert sorted(described) == sorted(own)
