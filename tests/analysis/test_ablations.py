@@ -52,9 +52,9 @@ def under(made, system, row):
 
 ROWS = {  # of two layers: what changes all at once, and the units of each
     "standard": (0, {"head": 4}),
-    "mae": (7, {"expert": 4, "head": 4}),
-    "moa": (5, {"expert": 5}),
-    "tim": (5, {"mechanism": 2}),
+    "mae": (6, {"expert": 4, "head": 4}),
+    "moa": (4, {"expert": 5}),
+    "tim": (4, {"mechanism": 2}),
     "agreement": (3, {"head": 4}),
 }
 

@@ -55,7 +55,7 @@ def test_a_page_fits_a_phone_and_can_be_read_on_light_and_dark(explored, task, s
     assert abs(ink - paper) > 0.5 and (paper < 0.5) == (scheme == "dark")
     assert tab.locator(".model").count() == len(TASKS[task])
     text = tab.locator("main").inner_text()
-    assert "Rows read, columns are read." in text and "What matters on this input" in text
+    assert "Each row is a position that reads" in text and "What matters on this input" in text
 
 
 def test_pointing_at_a_token_shows_what_is_there(explored):

@@ -122,8 +122,7 @@ def test_models_are_analysed_on_a_text(saved, tmp_path, name):
     assert "12 lines" in found["data"][name]
     layers = 1 if name == "marian" else 2
     heads = 3 * layers * (3 if name == "marian" else 1)
-    (said,) = [said for said in found["findings"][name] if said.startswith("Of the")]
-    assert f"Of the {heads} heads" in said
+    assert any(f"f the {heads} heads" in said for said in found["findings"][name])
     assert Path(found["page"]).is_file()
 
 

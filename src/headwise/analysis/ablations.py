@@ -243,7 +243,8 @@ def _ablations(model: nn.Module, level: Level) -> list[_Ablation]:
             if option in (None, "seed"):
                 of_all.append(_Ablation(name, unit, {}, alike))
             elif option == "top_k":
-                of_all += [_Ablation(name, unit, {option: k}, alike) for k in range(1, least)]
+                # With 1 it is what `largest` does.
+                of_all += [_Ablation(name, unit, {option: k}, alike) for k in range(2, least)]
     of_one = [
         _Ablation(f"without-{part}", part, {part: number}, {path: system}, path)
         for path, system in systems(model).items()

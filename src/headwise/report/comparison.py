@@ -33,7 +33,7 @@ from headwise.runs.evaluate import TEST
 __all__ = ["PAGE", "read_comparison", "results", "results_table", "verdict", "write_report"]
 
 PAGE = "report.html"
-_SAMPLES = 12
+_SAMPLES = 6
 _LETTERS = 22  # of a name in a figure
 # What is recorded in training beside the figures that a task measures.
 _LOGGED = ("step", "epoch", "loss", "eval_loss", "seconds", "learning_rate")
@@ -84,7 +84,7 @@ def results_table(folder: Path) -> Table:
     comparisons = read_comparison(folder)
     shown = top_table(comparisons, scores_of(comparisons)).rename(index=shortened)
     shown = shown.drop(
-        columns=["Seeds", "MACs", "Generation", "Detectable"], errors="ignore"
+        columns=["Seeds", "MACs", "Time per token ↓", "Detectable"], errors="ignore"
     ).reset_index()
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, caption_justify="left")
     table.title = Text(comparisons[0].title, style="bold")
@@ -113,12 +113,15 @@ def top_table(comparisons: Sequence[Comparison], table: pd.DataFrame) -> pd.Data
     if len(comparisons) > 1:
         return scores_table(ranking)
     (of,) = comparisons
-    rows = {system.name: _size_and_loss(of, system) for system in of.systems}
+    rows: dict[str, dict[str, str]] = {system.name: {} for system in of.systems}
     for score in ranking.itertuples():
         rows[score.system][_heading(score)] = _value(score)
         if len(of.systems) > 1:
             rows[score.system]["Difference"] = _difference(score)
+        if ranking["detectable"].notna().any():
             rows[score.system]["Detectable"] = number(score.detectable, score.digits)
+    for system in of.systems:
+        rows[system.name] |= _size_and_loss(of, system)
     return _table(rows)
 
 
@@ -126,19 +129,19 @@ def _size_and_loss(of: Comparison, system: System) -> dict[str, str]:
     lost = len(system.runs) - len(system.sound)
     row = {"Seeds": _lines(str(len(system.runs)), f"{lost} diverged" if lost else "")}
     if not system.runs:
-        return row | {"Loss": "not finished"}
+        return row | {"Loss ↓": "not finished"}
     run, losses = system.runs[0], [run.validation_loss for run in system.sound]
     trained = run.trained_parameters
     speed = of.compared.decoding_speeds.get(system.name)
     return row | {
         "Parameters": _lines(short(run.parameters), f"{short(trained)} trained" if trained else ""),
         "MACs": short(run.macs),
-        "Step time": _over_rounds(of.compared.step_times.get(system.name)),
-        "Generation": _lines(
+        "Step time ↓": _over_rounds(of.compared.step_times.get(system.name)),
+        "Time per token ↓": _lines(
             _over_rounds(of.compared.decoding_times.get(system.name)),
             f"{number(speed.value, 0)} tokens/s" if speed else "",
         ),
-        "Loss": _over_seeds(losses, _loss_digits(of)) if losses else "diverged",
+        "Loss ↓": _over_seeds(losses, _loss_digits(of)) if losses else "diverged",
     }
 
 
@@ -238,11 +241,13 @@ def quality(of: Comparison, table: pd.DataFrame) -> Section:
     notes = [
         f"MACs: multiply-accumulates of one forward pass over "
         f"{' and '.join(f'{length:,} positions in the {stack}' for stack, length in lengths)}.",
-        "Step time (forward and backward) and generation (the same number of tokens behind the "
-        "same ones): over the baseline's; medians of rounds in which all systems take turns.",
+        "Times are those over the baseline's: of a step, forward and backward, and of a generated "
+        "token. They are medians of nine rounds in which all systems take turns, with as many "
+        "threads as a run; in brackets is their 95% interval over rounds.",
         f"Loss: {of.compared.loss_name}, of the final model on the validation part.",
-        "Detectable: the true difference that about three of four such comparisons would find. "
-        "Where it is large, the lack of a star does not mean that systems are alike.",
+        "Detectable: the true difference that about three of four such comparisons would find "
+        "after Holm's correction. Where it is large, the lack of a star does not mean that systems "
+        "are alike. Filled points in the first figure are significant; small ones are seeds.",
         *(
             f"{name}: {'; '.join(filter(None, texts))}"
             for name, texts in about.items()
@@ -257,7 +262,11 @@ def quality(of: Comparison, table: pd.DataFrame) -> Section:
         if len(of.systems) > 1
         else [],
         notes=[*_notes(of), *notes],
-        more={"All scores, not rounded": table.drop(columns="of_seeds").set_index("system")},
+        more={
+            "All scores (those of the CSV are not rounded)": table.drop(
+                columns="of_seeds"
+            ).set_index("system")
+        },
     )
 
 
@@ -316,9 +325,10 @@ def learning(of: Comparison) -> Section:
         **{n: n for n in names if n not in _LOGGED and parts_of(n)[1] not in places},
     }
     says = (
-        "Strong lines are means over seeds, of which the table is too, and thin lines are the "
-        "seeds. Steps are counted until the validation loss is down to the baseline's lowest. The "
-        "training loss also holds what a recipe adds to it, such as label smoothing."
+        "Strong lines and the table are of means over seeds; thin lines are the seeds. Steps are "
+        "counted until the validation loss is down to the baseline's lowest, on straight lines "
+        "between validations. The training loss also holds what a recipe adds to it, such as label "
+        "smoothing."
     )
     figures = [figure for name, title in titles.items() for figure in curves(of, name, title)]
     return Section("Learning", says, how_soon(of), figures)

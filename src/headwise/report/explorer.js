@@ -352,7 +352,9 @@ async function outputOf(model, number) {
     parts.push(barTable("Probability of each class", await probable(model, 0, pass), "probable"));
   }
   if (model.kind === "tokens") parts.push(await saidShown(model, pass));
-  const off = pass && `Without ${removalName(model, model.removals[pass - 1])}. `;
+  const again = model.made.length ? "What the model has made is not made again, and weights" : "Weights";
+  const off = pass && `Without ${removalName(model, model.removals[pass - 1])}. ` +
+    `${again} and maps are those of the whole model. `;
   const told = pass ? make("p", { class: "removed" }, off, removeButton(number, pass)) : null;
   return make("div", { class: "output" }, told, model.made.map(madeShown), parts);
 }
@@ -376,8 +378,9 @@ async function saidShown(model, pass) {
     chip.classList.toggle("changed", best(position, pass) !== best(position, 0));
     return chip;
   });
-  const text = `${model.is_known ? "Green: true. " : ""}Underlined: changed by the removal.`;
-  const label = `the most probable ${model.is_next ? "next token at each position" : "tokens"}`;
+  const text = `${model.is_known ? "Green: true. " : ""}${pass ? "Underlined: changed by the removal." : ""}`;
+  const next = "next token, at each position after the text up to there";
+  const label = `the most probable ${model.is_next ? next : "tokens"}`;
   return labelled(label, make("p", { class: "chips" }, chips), make("p", { class: "small", text }));
 }
 
@@ -447,7 +450,7 @@ function largeMap(model, place, rows, act) {
   const here = make("div", { class: "row" });
   const area = make("div", { class: "area" }, canvas, here);
   const isSigned = rows.some((row) => row.some((share) => share < 0));
-  const text = `Rows read, columns are read.${isSigned ? " Red: negative weights." : ""}`;
+  const text = `Each row is a position that reads; the darker a column, the more it reads there.${isSigned ? " Red: negative weights." : ""}`;
   const said = make("p", { class: "small", text });
   const cellAt = (event) => {
     const box = area.getBoundingClientRect();

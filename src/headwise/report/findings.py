@@ -39,13 +39,20 @@ def _of_parts(table: pd.DataFrame) -> Iterator[str]:
     if units.empty:
         return
     best, last = units.iloc[0], units.iloc[-1]
+    names = " and ".join(plural(unit) for unit in dict.fromkeys(units["unit"]))
+    needed = int(((units["corrected_p"] < SIGNIFICANT) & (units["cost"] > 0)).sum())
+    if not needed and units["p"].notna().any():
+        yield (
+            f"None of the {len(units):,} {names}, removed one at a time, is shown to be needed by "
+            f"these {table.attrs['items']:,} items, which does not mean that it can be removed. "
+            f"The largest loss is that without {part(best)}: {_loss(table, best)}."
+        )
+        return
     if best.cost > 0:
         yield f"Worth most is {part(best)}: without it, {_loss(table, best)}."
     if units["p"].isna().all():
         yield f"Which parts may be removed cannot be said: {best.why}."
         return
-    needed = int(((units["corrected_p"] < SIGNIFICANT) & (units["cost"] > 0)).sum())
-    names = " and ".join(plural(unit) for unit in dict.fromkeys(units["unit"]))
     yield (
         f"Of the {len(units):,} {names}, {len(units) - needed:,} can be removed one at a time "
         f"without a loss that is more than chance. The cheapest is {part(last)}: without it, "
@@ -63,7 +70,8 @@ def _loss(table: pd.DataFrame, row: Any) -> str:
     """Says what an ablation costs, as a share of the whole score."""
     digits = table.attrs["digits"] + 1
     whole = f"the {table.attrs['score']} of {number(table.attrs['value'], digits)}"
-    chance = "" if row.corrected_p < SIGNIFICANT else ", which may be chance"
+    ends = (number(end, digits, sign=True) for end in (row.low, row.high))
+    chance = "" if row.corrected_p < SIGNIFICANT else f", which may be chance [{', '.join(ends)}]"
     if not row.share > 0:  # nothing is lost, or the whole score is no share of anything
         return f"{whole} changes by {number(row.difference, digits, sign=True)}{chance}"
     if table.attrs["lower_is_better"]:
@@ -76,8 +84,8 @@ def _of_work(decided: Sequence[Decided]) -> Iterator[str]:
     for unit, of in by_unit(decided).items():
         multiples = pd.concat([load(d) * d.weights.shape[1] for d in of])
         yield (
-            f"The busiest {unit} of a layer does {number(multiples.max(), 1)} times an even share "
-            f"of the work, and the least busy {number(multiples.min(), 1)} times."
+            f"Of all layers, the busiest {unit} does {number(multiples.max(), 1)} times an even "
+            f"share of the work, and the least busy {number(multiples.min(), 1)} times."
         )
 
 
@@ -87,7 +95,7 @@ def _of_label(decided: Sequence[Decided]) -> Iterator[str]:
     if known:
         share, label, d = max(known, key=lambda each: each[0])
         yield (
-            f"The {label} alone explains up to {percent(share)} of the decisions "
+            f"The {label} alone explains up to {percent(share)} of the variance of the weights "
             f"({where(d.place)})."
         )
 

@@ -65,14 +65,14 @@ def of_ablations(of: "Analysis") -> Section | None:
     note = (
         f"Intervals and p are over the {table.attrs['items']:,} items, and hold for this model "
         f"alone: another seed may use other parts. p is corrected by Holm's method for all "
-        f"ablations of a model."
+        f"ablations of a model, and intervals are not. In maps, negative losses are gains."
     )
     return Section(
         "What each part is worth",
         says,
         _worth(table.head(_SHOWN)),
         [_forest(table), *_maps(table)],
-        more={f"All {len(table)} ablations": table.drop(columns="options")},
+        more={f"All {len(table)} ablations": _named(table)},
         notes=[note],
     )
 
@@ -81,13 +81,19 @@ def _worth(table: pd.DataFrame) -> pd.DataFrame:
     names = {
         "value": str(table.attrs["score"]),
         "difference": "difference",
-        "low": "95% interval\nfrom",
-        "high": "\nto",
-        "share": "share of\nthe whole",
+        "low": "95% interval from",
+        "high": "to",
+        "share": "share of the whole",
         "corrected_p": "p",
     }
-    table = table.set_index(pd.Index(map(part, table.itertuples()), name="without, or if"))
-    return table[[*names]].round(5).rename(columns=names)
+    return _named(table)[[*names]].round(5).rename(columns=names)
+
+
+def _named(table: pd.DataFrame) -> pd.DataFrame:
+    """Names each ablation in words in place of the columns that say what it is to programs."""
+    names = pd.Index(map(part, table.itertuples()), name="without, or if")
+    programs = ["ablation", "path", "place", "unit", "options"]
+    return table.drop(columns=programs).set_index(names)
 
 
 def _forest(table: pd.DataFrame) -> Figure:

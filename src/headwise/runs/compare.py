@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import torch
 from rich.console import Console
 
 from headwise.analysis.results import Benchmark, Compared, machine, versions
@@ -16,7 +17,7 @@ from headwise.files import write_text
 from headwise.models.modeling import HeadwiseModel
 from headwise.recipes.recipe import Recipe, RecipeFile
 from headwise.runs.folder import locked, read_model, remove_models
-from headwise.runs.launching import cluster, train_all
+from headwise.runs.launching import cluster, threads_of, train_all
 from headwise.runs.names import COMPARISON
 from headwise.runs.plan import OneDataset, Run, plan
 from headwise.runs.run import some_batches
@@ -85,7 +86,13 @@ def compare(
 
             train([run for of in runs for run in of], write_what_there_is)
             say(console, "timing steps and generation", "dim")
-            write_what_there_is(timed=True)
+            threads = torch.get_num_threads()
+            # As many threads as a run has had: with more of them small models gain little.
+            torch.set_num_threads(threads_of(how.get("jobs", 1) * how.get("nproc", 1)))
+            try:
+                write_what_there_is(timed=True)
+            finally:
+                torch.set_num_threads(threads)
     return [run for of_dataset in runs for run in of_dataset]
 
 

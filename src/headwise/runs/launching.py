@@ -153,9 +153,14 @@ def _side_by_side(
         raise Interrupted("the runs at work have written checkpoints")
 
 
+def threads_of(processes: int) -> int:
+    """Returns how many CPU threads each of several processes has."""
+    return max(1, torch.get_num_threads() // processes)
+
+
 def _shares(jobs: int, nproc: int) -> list[dict[str, str]]:
     """Returns the environments of runs that share the CPU threads and the GPUs of this machine."""
-    threads = dict.fromkeys(_THREADS, str(max(1, torch.get_num_threads() // (jobs * nproc))))
+    threads = dict.fromkeys(_THREADS, str(threads_of(jobs * nproc)))
     visible = os.environ.get(_GPUS) or ",".join(map(str, range(torch.cuda.device_count())))
     gpus = visible.split(",")
     if len(gpus) == 1:
