@@ -83,9 +83,9 @@ def results_table(folder: Path) -> Table:
     """Makes the table of a comparison for a terminal."""
     comparisons = read_comparison(folder)
     shown = top_table(comparisons, scores_of(comparisons)).rename(index=shortened)
-    shown = shown.drop(
-        columns=["Seeds", "MACs", "Time per token ↓", "Detectable"], errors="ignore"
-    ).reset_index()
+    left_out = ["Seeds", "MACs", "Time per token ↓", "Detectable"]
+    shown = shown.drop(columns=left_out, errors="ignore").rename(columns={"Parameters": "Params"})
+    shown = shown.reset_index()
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, caption_justify="left")
     table.title = Text(comparisons[0].title, style="bold")
     table.caption = Text(" ".join(_notes(comparisons[0])))
