@@ -65,7 +65,7 @@ def test_a_finding_says_that_it_may_be_chance():
     batch = tiny_models.inputs("causal", rows=2)
     found = hw.analyse(model, [batch], quality=lambda: model(**batch).logits.mean((1, 2)) + 9)
     lost = [said for said in found.findings if "is lost" in said]
-    assert lost and all("may be chance" in said for said in lost)
+    assert lost and all("may be chance." in said for said in lost)  # and no interval
     assert any("cannot be said: fewer than 10 test items" in said for said in found.findings)
 
 

@@ -15,12 +15,21 @@ from rich.text import Text
 from headwise.analysis.results import RunResult, parts_of
 from headwise.analysis.speed import OverRounds
 from headwise.analysis.statistics import SIGNIFICANT, p_value
-from headwise.report.page import NONE, Section, axes, legend, look, number, short, write_page
+from headwise.report.page import (
+    NONE,
+    Section,
+    axes,
+    interval,
+    legend,
+    look,
+    number,
+    short,
+    write_page,
+)
 from headwise.report.scores import (
     RANKING,
     Comparison,
     System,
-    interval,
     read_comparison,
     results,
     scores_of,

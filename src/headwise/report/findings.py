@@ -8,7 +8,7 @@ import pandas as pd
 from headwise.analysis.decided import Decided
 from headwise.analysis.questions import explained, load
 from headwise.analysis.statistics import SIGNIFICANT
-from headwise.report.page import number
+from headwise.report.page import interval, number
 
 SITES = {
     "encoder_self": "encoder self-attention",
@@ -70,8 +70,8 @@ def _loss(table: pd.DataFrame, row: Any) -> str:
     """Says what an ablation costs, as a share of the whole score."""
     digits = table.attrs["digits"] + 1
     whole = f"the {table.attrs['score']} of {number(table.attrs['value'], digits)}"
-    ends = (number(end, digits, sign=True) for end in (row.low, row.high))
-    chance = "" if row.corrected_p < SIGNIFICANT else f", which may be chance [{', '.join(ends)}]"
+    within = interval(row.low, row.high, digits, before=" ", sign=True)
+    chance = "" if row.corrected_p < SIGNIFICANT else f", which may be chance{within}"
     if not row.share > 0:  # nothing is lost, or the whole score is no share of anything
         return f"{whole} changes by {number(row.difference, digits, sign=True)}{chance}"
     if table.attrs["lower_is_better"]:

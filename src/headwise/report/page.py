@@ -142,6 +142,12 @@ def number(value: float, digits: int = 3, *, sign: bool = False) -> str:
     return text if text.strip("+−0.,") else text.lstrip("+−")
 
 
+def interval(low: float, high: float, digits: int, *, before: str = "", sign: bool = False) -> str:
+    """Writes an interval in brackets; nothing if there is none."""
+    ends = (number(end, digits, sign=sign) for end in (low, high))
+    return f"{before}[{', '.join(ends)}]" if math.isfinite(low) else ""
+
+
 def short(value: float) -> str:
     """Writes a count with three digits, and with a unit if it is large.
 

@@ -24,7 +24,7 @@ from headwise.analysis.statistics import (
     mean_of,
     p_value,
 )
-from headwise.report.page import number
+from headwise.report.page import interval, number
 from headwise.runs.evaluate import TEST, read_outcome
 from headwise.runs.folder import read_result
 from headwise.runs.names import COMPARISON
@@ -236,12 +236,6 @@ def verdict_of(comparisons: Sequence[Comparison], table: pd.DataFrame) -> str:
             f"overstated."
         )
     return "".join(said)
-
-
-def interval(low: float, high: float, digits: int, *, before: str = "", sign: bool = False) -> str:
-    """Writes an interval in brackets; nothing if there is none."""
-    ends = (number(end, digits, sign=sign) for end in (low, high))
-    return f"{before}[{', '.join(ends)}]" if math.isfinite(low) else ""
 
 
 def _chance(row: Any) -> str:
