@@ -4,7 +4,7 @@
 """
 
 import math
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
@@ -143,6 +143,7 @@ def collect(
     """
     device = next((parameter.device for parameter in model.parameters()), torch.device("cpu"))
     found: dict[str, list[Decided]] = defaultdict(list)
+    decided_on: Counter[str] = Counter()  # positions, by the path of a system
     read = 0
     with record(model) as decisions, evaluating(model), torch.no_grad():
         places = systems(model)
@@ -153,11 +154,13 @@ def collect(
             for path, routings in decisions.items():
                 at, mask = _of_stack(model, places[path].site, described, batch)
                 for routing in routings:
-                    found[path].append(_of_call(path, places[path], routing, at, mask, read))
+                    call = _of_call(path, places[path], routing, at, mask, read)
+                    found[path].append(call)
+                    decided_on[path] += len(call.positions)
             decisions.clear()
             decisions.begins.clear()
             read += len(next(iter(batch.values())))
-            if any(sum(len(call.positions) for call in calls) >= limit for calls in found.values()):
+            if max(decided_on.values(), default=0) >= limit:
                 break
     return [_joined(found[path], read) for path in places if path in found]
 

@@ -47,7 +47,7 @@ class RunResult(Record):
 
     @property
     def diverged(self) -> bool:
-        """Whether the validation loss is not finite."""
+        """Says whether training failed: the validation loss is not finite."""
         return not math.isfinite(self.validation_loss)
 
 
@@ -61,7 +61,7 @@ class Try(Record):
 
     @property
     def diverged(self) -> bool:
-        """Whether the validation loss is not finite; such a try is never chosen."""
+        """Says whether training failed: the loss is not finite, and the try is never chosen."""
         return not math.isfinite(self.validation_loss)
 
 

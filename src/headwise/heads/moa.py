@@ -256,7 +256,7 @@ def parse_size(size: str) -> dict[str, int]:
 
 
 class Products:
-    """Products of tokens with the matrices of the experts that each of them has chosen.
+    """Multiplies each token by the matrices of the experts that it has chosen.
 
         project    y[n, j] = x[n] W[e(n, j)]             queries of the experts e(n, 1) … e(n, k)
         combine    y[n]    = Σ_j o[n, j] W[e(n, j)]      the sum of what they make of what they read

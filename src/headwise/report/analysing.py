@@ -11,6 +11,7 @@ import numpy as np
 import pandas as pd
 from rich.console import Console
 from torch import Tensor, nn
+from torch.utils.data import DataLoader
 
 from headwise.analysis.ablations import Level, Quality, ablate, of_loss, of_numbers, of_task
 from headwise.analysis.decided import Batch, Decided, Describe, collect
@@ -214,7 +215,7 @@ def _of_run(opened: Opened, name: str, level: Level, console: Console) -> Analys
     items, evaluation = task.stored(opened.part), opened.recipe.evaluation
     order = task.batches(opened.part, opened.recipe.training.batch_tokens)
     order = [order[number] for number in np.random.default_rng(0).permutation(len(order))]
-    batches = (task.collate(items.__getitems__(of)) for of in order)
+    batches = DataLoader(items, batch_sampler=order, collate_fn=task.collate)  # it has a length
     with as_evaluated(model, evaluation, console, name):
         quality = of_task(model, task, opened.part, evaluation)
         found = _analysed(model, batches, task.describe, quality, level, name, console)

@@ -424,10 +424,10 @@ def heads(of: Comparison) -> Section | None:
     last = every.groupby(["System", "figure", "place", "of"], sort=False)["value"].last()
     table = last.groupby(["System", "figure"], sort=False).agg(["min", "max"]).round(3)
     says = (
-        "At the end of training, on a few sequences of the validation part, with the first seed: "
-        "the smallest and the largest number of all places and units. Entropy is 1 where all have "
-        "the same weight, and what a label explains (ε²) is 1 where it decides everything. The "
-        "page of headwise analyse draws how they changed in training."
+        "At the end of training, on up to 32 sequences of the validation part, with the first "
+        "seed: the smallest and the largest number of all places and units. Entropy is 1 where all "
+        "have the same weight, and what a label explains (ε²) is 1 where it decides everything. "
+        "The page of headwise analyse draws how they changed in training."
     )
     return Section("What the heads do", says, table)
 

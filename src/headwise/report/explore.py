@@ -334,7 +334,7 @@ def _attention(
 
 
 def _stack(positions: Positions, given: Given) -> dict[str, Any]:
-    """Describes what stands at the positions of a stack."""
+    """Returns the tokens, pixels or frames that a stack reads, as the page shows them."""
     number, tokens = positions.shape[1], positions.tokens
     ids = range(number) if tokens is None else tokens[0].tolist()
     word = {"colour": "pixel", "frame": "frame"}.get(positions.word, "token")

@@ -214,7 +214,7 @@ def _of_item(folder: Path, recipe: Any, model: Any, source: Source, console: Con
 
 
 def _of_image(model: Any, palette: Palette, ids: Tensor) -> Given:
-    """Returns an image, whose pixels stand at the positions behind the first."""
+    """Returns an image as its model reads it: a token that begins it, then one for each pixel."""
     positions = Positions.of_tokens(ids, palette.names, "colour")
     stacks = {"decoder": replace(positions, size=palette.shape[:2])}
     given = of_batch(model, {"input_ids": ids, "labels": ids}, stacks)

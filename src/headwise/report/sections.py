@@ -197,7 +197,7 @@ def _leading(table: pd.DataFrame, unit: str) -> pd.DataFrame:
 
 def of_entropy(of: "Analysis") -> Section | None:
     """Shows how undecided the decisions are: MAE section 5.1, TIM figure 3."""
-    names = {"low": "95% interval\nfrom", "high": "\nto", "even": "if all\nweigh alike"}
+    names = {"low": "95% interval from", "high": "to", "even": "if all weigh alike"}
     table = (
         pd.DataFrame({where(d.place): entropy(d) for d in of.decided})
         .T.round(3)
@@ -280,8 +280,9 @@ def over_training(of: "Analysis") -> Section | None:
             panel.set_title(title, loc="left", fontsize=10)
         figures.append(figure)
     says = (
-        "Of decisions on a few sequences, at validations. A label explains all of them at 1. The "
-        "highest and the lowest line are named."
+        "At each validation, on up to 32 sequences of that part. Entropy is 1 where all have the "
+        "same weight, and what a label explains (ε²) is 1 where it decides everything. The highest "
+        "and the lowest line are named."
     )
     return Section("Over training", says, figures=figures)
 

@@ -213,7 +213,7 @@ def _in_tasks(ray: Any, nproc: int) -> _Start:
 
 
 class _RunTask:
-    """The process of a run in a task of Ray; see `RunProcess`."""
+    """Watches and stops a run that a task of Ray trains, as `RunProcess` does on this machine."""
 
     def __init__(self, ray: Any, task: Any) -> None:
         self._ray, self._task = ray, task
