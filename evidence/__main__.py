@@ -65,6 +65,9 @@ def run(
     ids: Annotated[list[str], typer.Argument(metavar="ID...", help="Claims: W1 M1.")],
     seeds: Annotated[str, Option(help="Train each system with these.")] = "11,12,13,14,15",
     jobs: Annotated[int, Option(min=1, metavar="N", help="Train N runs at a time.")] = 1,
+    tune: Annotated[
+        bool, Option(help="Tune each system first; or take the recipe's values, chosen once.")
+    ] = True,
     results: Results = RESULTS,
 ) -> None:
     """Train what claims lack, and say what the results show; a stopped run goes on.
@@ -82,7 +85,7 @@ def run(
                 measure(name, results)
                 lines[name] = read_lines(results)[name]
             else:
-                digests = train(name, of, numbers, jobs, results)
+                digests = train(name, of, numbers, jobs, tune, results)
                 every = read_lines(results)[name]
                 lines[name] = [line for line in every if line["data"] in digests]
         for name, claim in claims.items():

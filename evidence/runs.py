@@ -50,7 +50,12 @@ def append(results: Path, name: str, line: Mapping[str, Any]) -> None:
 
 
 def train(
-    experiment: str, claims: Sequence[Claim], seeds: Sequence[int], jobs: int, results: Path
+    experiment: str,
+    claims: Sequence[Claim],
+    seeds: Sequence[int],
+    jobs: int,
+    tune: bool,
+    results: Path,
 ) -> set[str]:
     """Trains what claims of an experiment lack; returns the hashes of the data.
 
@@ -70,11 +75,9 @@ def train(
         missing = [seed for seed in seeds if seed not in known]
         if not missing:
             continue
-        options = [f"--systems={system}", f"--seeds={','.join(map(str, missing))}"]
-        options += [
-            f"--jobs={jobs}",
-            *(f"--tune={values}" for values in catalogue.tune.get(experiment, ())),
-        ]
+        options = [f"--systems={system}", f"--seeds={','.join(map(str, missing))}", f"--jobs={jobs}"]
+        if tune:
+            options += [f"--tune={values}" for values in catalogue.tune.get(experiment, ())]
         options += [f"--datasets={dataset}"] if dataset else []
         end = compare(experiment, RUNS / experiment, *options)
         for seed in missing:
