@@ -201,7 +201,6 @@ def analyse(
 def explore(
     models: Models,
     text: Annotated[str | None, Option(help="A text to read.")] = None,
-    source: Annotated[Path | None, Option("--input", help="Text file, image or sound.")] = None,
     item: Annotated[int | None, Option(min=0, help="Number of an item of the data.")] = None,
     part: Part = "test",
     target: Annotated[str | None, Option(help="What the decoder of a translation reads.")] = None,
@@ -219,16 +218,15 @@ def explore(
     """Write a page on which the heads of models are seen at work on one input.
 
     MODEL are folders of finished runs of one task, which are shown side by side, folders of models
-    of transformers, or names on the Hugging Face hub. Without a text or a file they read the first
-    item of the test part.
+    of transformers, or names on the Hugging Face hub. Without a text they read the first item of
+    the test part.
 
     The page also says what each part is worth on this input: without it the model computes once
     more, ahead of time. A click then removes it. Parts are the units of a system (experts,
     mechanisms, or heads); with --without heads also its heads, where these are not the units.
     """
-    inputs = {"--text": text, "--input": source, "--item": item}
-    if len(given := [name for name, value in inputs.items() if value is not None]) > 1:
-        raise ValueError(f"{' and '.join(given)} are given, expected one of them")
+    if text is not None and item is not None:
+        raise ValueError("--text and --item are given, expected one of them")
     _check_models(models, changes, "evaluation")
 
     import webbrowser
@@ -237,7 +235,7 @@ def explore(
     from headwise.report.inputs import Source
 
     silence_libraries()
-    console, asked = Console(stderr=True), Source(text, target, source, part, item or 0)
+    console, asked = Console(stderr=True), Source(text, target, part, item or 0)
     explored = explore_runs(models, asked, changes or [], without, console)
     page = explored.save((output or _beside(models[0]) / "explore.html").expanduser())
     if as_json:

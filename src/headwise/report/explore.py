@@ -9,7 +9,7 @@ import base64
 import hashlib
 import html
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -24,7 +24,7 @@ from headwise.analysis.ablations import count_of, removable
 from headwise.analysis.decided import scaled
 from headwise.files import write_text
 from headwise.heads.attention import Read
-from headwise.heads.system import Routing, System
+from headwise.heads.system import Routing
 from headwise.models.inspect import (
     ablated,
     attentions,
@@ -38,8 +38,8 @@ from headwise.models.plan import system_name
 from headwise.pretrained.gates import observed
 from headwise.pretrained.places import HeadLayout
 from headwise.pretrained.watch import attention_noted
-from headwise.report.inputs import Given, Source, of_batch, of_run, of_text, text_of
-from headwise.report.open_model import check_finite, describe_text, open_plain
+from headwise.report.inputs import Given, Source, of_batch, of_run, of_text
+from headwise.report.open_model import check_finite, open_plain
 from headwise.report.outputs import Outputs
 from headwise.report.packing import packed
 from headwise.runs.evaluate import as_evaluated
@@ -94,20 +94,17 @@ class Explored:
         return Path(path)
 
     def _html(self) -> str:
-        script, style = ((_FILES / f"explorer.{end}").read_text("utf-8") for end in ("js", "css"))
-        template = (_FILES / "explorer.html.jinja").read_text(encoding="utf-8")
-        hashes = {
-            f"{name}_hash": base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
-            for name, text in (("script", script), ("style", style))
-        }
+        template, script, style = (
+            (_FILES / f"explorer.{end}").read_text("utf-8") for end in ("html.jinja", "js", "css")
+        )
         environment = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined)
         return environment.from_string(template).render(
             title=self.payload["title"],
             says=self.payload["says"],
             payload=Markup(json.dumps(self.payload, allow_nan=False).translate(_ESCAPES)),
             script=Markup(script),
+            script_hash=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
             style=Markup(style),
-            **hashes,
         )
 
     def _repr_html_(self) -> str:
@@ -125,7 +122,6 @@ def explore(
     text: str | None = None,
     *,
     target: str | None = None,
-    describe: Callable[[Mapping[str, Tensor]], dict[str, Positions]] | None = None,
     without: Without = "units",
     name: str = "",
     layouts: Mapping[str, HeadLayout] | None = None,
@@ -142,8 +138,6 @@ def explore(
             is to be filled in; without one some tokens are hidden. For a classifier a tab stands
             between two texts.
         target: what the decoder of a model with an encoder reads; by default what it writes.
-        describe: of a batch, what stands at its positions, such as `describe` of a task; numbers
-            of tokens without it.
         without: what is removed, one at a time, in a forward pass each: the `"units"` of systems
             (experts, mechanisms, or heads), also all `"heads"`, or `"none"`.
         name: of the model, as the page shows it.
@@ -153,8 +147,8 @@ def explore(
         A page that a notebook shows; `save(path)` writes it to a file.
 
     Raises:
-        ValueError: the text is empty, or longer than the model or a page can take; the model holds
-            no system, nor an attention of transformers that is known.
+        ValueError: the text is empty, or has too many tokens for a page; the model holds no system,
+            nor an attention of transformers that is known.
 
     Example:
         >>> import headwise as hw
@@ -166,16 +160,16 @@ def explore(
         >>> page.removals["part"].tolist()  # the one that matters most comes first
         ['expert', 'expert']
     """
-    if text is None:
-        if not isinstance(inputs, Mapping):
-            raise ValueError("text is missing, expected what the model is to read")
-        given = of_batch(model, inputs, {})
-        given.stacks = describe(inputs) if describe else describe_text()(given.batch)
-    else:
+    if text is not None:
         given = of_text(model, inputs, text, target)
-    name, console = name or type(model).__name__, Console(stderr=True)
+    elif isinstance(inputs, Mapping):
+        given = of_batch(model, inputs)
+    else:
+        raise ValueError("text is missing, expected what the model is to read")
+    name = name or type(model).__name__
     with observed(model, layouts):
-        return Explored(name, given.says, [_seen(name, model, given, without, console)])
+        seen = _seen(name, model, given, without, Console(stderr=True))
+        return Explored(name, given.says, [seen])
 
 
 def explore_runs(
@@ -194,8 +188,10 @@ def explore_runs(
     for folder, name in zip(folders, names, strict=True):
         with ExitStack() as stack:
             if is_plain(folder):
+                if source.text is None:
+                    raise ValueError(f"{folder} is no run and has no data: give a text by --text")
                 model, tokenizer = open_plain(folder)
-                given = of_text(model, tokenizer, text_of(source), source.target)
+                given = of_text(model, tokenizer, source.text, source.target)
             else:
                 recipe = read_recipe(folder, changes, keys=("evaluation",))
                 model = read_model(folder)
@@ -230,7 +226,12 @@ def _seen(
             f"{heads * longest**2:,} attention weights, expected at most {MOST_WEIGHTS:,}: give a "
             f"shorter one"
         )
-    removals = _removals(model, without)
+    removals = [
+        {"path": path, "part": part, "number": number}
+        for path, system in systems(model).items()
+        for part in removable(system)[: {"none": 0, "units": 1, "heads": None}[without]]
+        for number in range(count_of(system, part))
+    ]
     with evaluating(model), run_as_written():
         places = _places(model, given)
         outputs = Outputs(model, given)
@@ -239,8 +240,8 @@ def _seen(
         with bars(console, transient=True) as shown:
             task = shown.add_task(name, total=len(removals), figures="removed (or --without none)")
             for removal in shown.track(removals, task_id=task):
-                option = {removal["part"]: removal["number"]}
-                with ablated(model, removal["path"], f"without-{removal['part']}", **option):
+                option: dict[str, Any] = {removal["part"]: removal["number"]}
+                with ablated(model, removal["path"], **option):
                     outputs.add(model(**given.batch))
     return {
         "name": name,
@@ -250,17 +251,6 @@ def _seen(
         "removals": removals,
         **outputs.payload(),
     }
-
-
-def _removals(model: nn.Module, without: Without) -> list[dict[str, Any]]:
-    """Lists all that can be removed from the systems of a model, one at a time."""
-    kinds = {"none": 0, "units": 1, "heads": None}[without]
-    return [
-        {"path": path, "part": part, "number": number}
-        for path, system in systems(model).items()
-        for part in removable(system)[:kinds]
-        for number in range(count_of(system, part))
-    ]
 
 
 def _places(model: nn.Module, given: Given) -> list[dict[str, Any]]:
@@ -280,32 +270,30 @@ def _places(model: nn.Module, given: Given) -> list[dict[str, Any]]:
         model(**given.batch)
     found = []
     for path, system in every.items():
-        place = _place(path, system, decided.get(path), given)
+        stack = system.site.partition("_")[0]
+        place = {
+            "path": path,
+            "system": system_name(type(system)).rpartition(":")[2],
+            "site": system.site,
+            "layer": system.layer,
+            "stack": stack if stack in given.stacks else next(iter(given.stacks)),
+            "unit": system.unit,
+            **_decision(decided.get(path)),
+        }
         calls = [_attention(place, *call, given) for call in read[path]]
         found += [{**place, **call} for call in calls or [{"keys": None, "heads": None}]]
     return found
 
 
-def _place(
-    path: str, system: System, decided: Sequence[Routing] | None, given: Given
-) -> dict[str, Any]:
-    """Describes a system: where it stands, and the weights of its units."""
-    stack = system.site.partition("_")[0]
-    weights, chosen = None, None
-    if decided:
-        of_all, indices = scaled(decided[-1].weights), decided[-1].indices
-        of_one = of_all[0] if of_all.dim() > 1 else of_all
-        weights = packed(of_one.view(-1, of_one.size(-1)).numpy())  # (positions or 1, units)
-        chosen = None if indices is None else indices[0].tolist()
+def _decision(decided: Sequence[Routing] | None) -> dict[str, Any]:
+    """Packs the weights of units, and which are chosen, at each position or for the whole input."""
+    if not decided:
+        return {"weights": None, "chosen": None}
+    weights, indices = scaled(decided[-1].weights), decided[-1].indices
+    weights = weights[0] if weights.dim() > 1 else weights
     return {
-        "path": path,
-        "system": system_name(type(system)).rpartition(":")[2],
-        "site": system.site,
-        "layer": system.layer,
-        "stack": stack if stack in given.stacks else next(iter(given.stacks)),
-        "unit": system.unit,
-        "weights": weights,
-        "chosen": chosen,
+        "weights": packed(weights.view(-1, weights.size(-1)).numpy()),  # (positions or 1, units)
+        "chosen": None if indices is None else indices[0].tolist(),
     }
 
 
@@ -313,9 +301,6 @@ def _attention(
     place: dict[str, Any], is_cross: bool, weights: Tensor, given: Given
 ) -> dict[str, Any]:
     """Describes one attention: what it reads, and the weights of its heads."""
-    found: dict[str, Any] = {"keys": None}
-    if is_cross and place["site"].endswith("_self"):  # of a decoder's layer as a whole
-        found["site"] = "decoder_cross"
     heads, queries, keys = weights.shape[1:]
     positions = given.stacks[place["stack"]].shape[1]
     if queries != positions:
@@ -325,8 +310,10 @@ def _attention(
         )
     others = (stack for stack in given.stacks if stack != place["stack"])
     source = next(others, None) if is_cross else place["stack"]
-    if source is not None and given.stacks[source].shape[1] == keys:
-        found["keys"] = source
+    is_known = source is not None and given.stacks[source].shape[1] == keys
+    found: dict[str, Any] = {"keys": source if is_known else None}
+    if is_cross and place["site"].endswith("_self"):  # of a decoder's layer as a whole
+        found["site"] = "decoder_cross"
     units = place["weights"]["shape"][1] if place["weights"] else 0
     if place["unit"] in ("branch", "mechanism") and units and heads % units == 0:
         found["owner"] = [head * units // heads for head in range(heads)]
@@ -337,9 +324,9 @@ def _stack(positions: Positions, given: Given) -> dict[str, Any]:
     """Returns the tokens, pixels or frames that a stack reads, as the page shows them."""
     number, tokens = positions.shape[1], positions.tokens
     ids = range(number) if tokens is None else tokens[0].tolist()
-    word = {"colour": "pixel", "frame": "frame"}.get(positions.word, "token")
     # An embedding may have more rows than there are tokens.
     names = [positions.names.get(each, str(each)) for each in ids]
+    word = {"colour": "pixel", "frame": "frame"}.get(positions.word, "token")
     stack: dict[str, Any] = {"word": word, "tokens": names}
     if positions.size is not None:
         height, width = positions.size

@@ -12,7 +12,6 @@ from transformers import AutoConfig, AutoModel, PreTrainedModel, PreTrainedToken
 
 from headwise.data.tokenizers import read_tokenizer, token_names
 from headwise.models import for_tasks, speech
-from headwise.models.modeling import HeadwiseModel
 from headwise.ops.labels import IGNORED_LABEL
 from headwise.pretrained.gates import load_gates
 from headwise.pretrained.hooks import NAME
@@ -28,7 +27,7 @@ def open_plain(name: str | Path) -> tuple[PreTrainedModel, PreTrainedTokenizerFa
     """Returns the model and the tokenizer that a folder holds, or those of a name on the hub.
 
     The model is of the class that its config names, in evaluation mode, with the heads that
-    `prune_heads` has left, and with the gates that were saved with it, or beside it.
+    `prune_heads` has left, and with the gates that were saved beside it.
 
     Raises:
         ValueError: one of them cannot be read, or a weight is not finite.
@@ -82,46 +81,39 @@ def task_of(model: nn.Module) -> str:
     kind = type(model)
     is_pair = getattr(getattr(model, "config", None), "is_encoder_decoder", False)
     writes = getattr(model, "can_generate", bool)()
-    reads = getattr(model, "main_input_name", "input_ids")
-    if reads != "input_ids" or (is_pair and not writes):
+    if getattr(model, "main_input_name", "input_ids") != "input_ids" or (is_pair and not writes):
         raise ValueError(
             f"model is a {kind.__name__}, expected one that reads texts (input_ids), and whose "
             f"decoder, if it has one, writes them, such as a ForConditionalGeneration"
         )
     if writes:
         return "translation" if is_pair else "language-modelling"
-    names = [base.__name__ for base in kind.__mro__]
-    if any(name.endswith("MaskedLM") for name in names):
+    names = " ".join(f"{base.__name__} " for base in kind.__mro__)
+    if "MaskedLM " in names:
         return "masked-language-modelling"
-    ends = ("SequenceClassification", "SequenceClassifier")
-    return "classification" if any(name.endswith(ends) for name in names) else ""
+    return "classification" if "SequenceClassif" in names else ""
 
 
 def longest_input(model: nn.Module, tokenizer: Any) -> int | None:
     """Returns how many tokens a model reads at most; None if nothing limits it."""
-    name = "max_positions" if isinstance(model, HeadwiseModel) else "max_position_embeddings"
-    positions: int = getattr(getattr(model, "config", None), name, None) or _UNSET
-    for path, module in model.named_modules():
-        padding = getattr(module, "padding_idx", None)
-        if path.endswith("position_embeddings") and padding is not None:
-            positions -= padding + 1  # RoBERTa counts positions from behind that one
-            break
+    config = getattr(model, "config", None)
+    named = (getattr(config, name, None) for name in ("max_positions", "max_position_embeddings"))
+    positions: int = next(filter(None, named), _UNSET)
+    embedding = getattr(getattr(model, "base_model", None), "embeddings", None)
+    padding = getattr(getattr(embedding, "position_embeddings", None), "padding_idx", None)
+    if padding is not None:
+        positions -= padding + 1  # RoBERTa counts positions from behind that one
     most: int = min(positions, tokenizer.model_max_length)
     return most if most < _UNSET else None
 
 
 def text_batch(
-    model: nn.Module,
-    tokenizer: Any,
-    text: str,
-    target: str | None = None,
-    *,
-    into: Any = None,
-    cut: bool = True,
+    model: nn.Module, tokenizer: Any, text: str, target: str | None = None, *, into: Any = None
 ) -> dict[str, Tensor]:
     """Returns a text as a batch of one: keyword arguments of a model's forward.
 
-    It has `labels` if the model is a language model, or if there is a target.
+    What is too long for the model is cut. The batch has `labels` if the model is a language model,
+    or if there is a target.
 
     Args:
         model: a model of texts.
@@ -130,14 +122,13 @@ def text_batch(
         target: a translation, for an encoder-decoder model, or the name or the number of a class,
             for a classifier.
         into: the tokenizer of translations, if it is another one.
-        cut: whether what is too long for the model is cut.
 
     Raises:
         ValueError: the text has no token, or the class is none of the model's.
     """
     task, longest = task_of(model), longest_input(model, tokenizer)
     options: dict[str, Any] = {"return_tensors": "pt", "verbose": False}
-    if cut and longest is not None:
+    if longest is not None:
         options |= {"truncation": True, "max_length": longest}
     texts = text.split("\t", 1) if task == "classification" else [text]
     batch = dict(tokenizer(*texts, **options))
@@ -146,7 +137,14 @@ def text_batch(
     elif task == "translation" and target is not None:
         batch["labels"] = (into or tokenizer)(text_target=[target], **options)["input_ids"]
     elif task == "classification" and target is not None:
-        batch["labels"] = torch.tensor([_class(model, target)])
+        classes = model.config.id2label.items()  # type: ignore[union-attr]
+        known = {str(key): int(number) for number, of in classes for key in (number, of)}
+        if target not in known or len(classes) < 2:
+            raise ValueError(
+                f"the class is {target!r}, expected one of {', '.join(known)}, and a model of "
+                f"several classes"
+            )
+        batch["labels"] = torch.tensor([known[target]])
     for name in ("input_ids", "labels"):
         if name in batch and not batch[name].numel():
             raise ValueError(f"the text {text!r} has no token, expected one at least")
@@ -165,16 +163,15 @@ def with_decoder_inputs(model: Any, batch: Mapping[str, Tensor]) -> dict[str, Te
 def hide_words(batch: Mapping[str, Tensor], tokenizer: Any) -> dict[str, Tensor]:
     """Hides one token in seven from a masked language model, and labels them.
 
-    They are spread evenly over each text, the same each time. Special tokens are not hidden.
+    They are spread evenly over the text, the same each time. Special tokens are not hidden.
     """
     ids = batch["input_ids"].clone()
     labels = torch.full_like(ids, IGNORED_LABEL)
     special = torch.tensor([*tokenizer.all_special_ids], device=ids.device)
-    for row, to_predict in zip(ids, labels, strict=True):
-        words = (~torch.isin(row, special)).nonzero()[:, 0].tolist()
-        hidden = spread(words[len(words) // (2 * _HIDDEN) :], -(-len(words) // _HIDDEN))
-        to_predict[hidden] = row[hidden]
-        row[hidden] = tokenizer.mask_token_id
+    words = (~torch.isin(ids[0], special)).nonzero()[:, 0].tolist()
+    hidden = spread(words[len(words) // (2 * _HIDDEN) :], -(-len(words) // _HIDDEN))
+    labels[0, hidden] = ids[0, hidden]
+    ids[0, hidden] = tokenizer.mask_token_id
     return {**batch, "input_ids": ids, "labels": labels}
 
 
@@ -200,14 +197,3 @@ def describe_text(
         return found or {"encoder": Positions((number, time))}
 
     return describe
-
-
-def _class(model: Any, name: str) -> int:
-    classes = model.config.id2label.items()
-    known = {str(key): int(number) for number, label in classes for key in (number, label)}
-    if name not in known or len(classes) < 2:
-        raise ValueError(
-            f"the class is {name!r}, expected one of {', '.join(known)}, and a model of several "
-            f"classes"
-        )
-    return known[name]

@@ -24,9 +24,8 @@ def packed(array: np.ndarray, kind: str = "root") -> dict[str, Any]:
     >>> packed(np.array([[1.0, 0.0], [0.25, 0.5]]))["shape"]
     [2, 2]
     """
-    scale = 1.0
+    scale = float(np.abs(array).max(initial=0.0)) or 1.0
     if kind == "root":
-        scale = float(np.abs(array).max(initial=0.0)) or 1.0
         roots = np.sign(array) * np.sqrt(np.abs(array) / scale)
         data = (128 + 127 * roots).round().astype(np.uint8)
     else:
@@ -39,7 +38,7 @@ def picture_uri(pixels: np.ndarray, mode: str = "RGB") -> str:
     """Writes an image, `(height, width, channels)`, as a PNG file."""
     content = io.BytesIO()
     Image.fromarray(np.ascontiguousarray(pixels), mode).save(content, "PNG")
-    return _data_uri("image/png", content.getvalue())
+    return f"data:image/png;base64,{base64.b64encode(content.getvalue()).decode('ascii')}"
 
 
 def sound_shown(sound: Waveform, rate: int) -> dict[str, str]:
@@ -52,14 +51,7 @@ def sound_shown(sound: Waveform, rate: int) -> dict[str, str]:
     wavfile.write(content, rate, (sound / loudest * 32767).round().astype(np.int16))
     magnitudes = analyse(torch.tensor(sound)[None], rate)[0].abs().numpy().T[::-1]
     shares = np.maximum(magnitudes / (magnitudes.max() or 1.0), 1e-9)
-    loudness = np.maximum(0, 1 + 20 * np.log10(shares) / _QUIET)
-    opacity = (255 * loudness**2).round().astype(np.uint8)
-    black = np.stack([np.zeros_like(opacity), opacity], axis=-1)
-    return {
-        "sound": _data_uri("audio/wav", content.getvalue()),
-        "spectrogram": picture_uri(black, "LA"),
-    }
-
-
-def _data_uri(kind: str, content: bytes) -> str:
-    return f"data:{kind};base64,{base64.b64encode(content).decode('ascii')}"
+    opacity = (255 * np.maximum(0, 1 + 20 * np.log10(shares) / _QUIET) ** 2).round()
+    black = np.stack([np.zeros_like(opacity), opacity], axis=-1).astype(np.uint8)
+    wav = base64.b64encode(content.getvalue()).decode("ascii")
+    return {"sound": f"data:audio/wav;base64,{wav}", "spectrogram": picture_uri(black, "LA")}
