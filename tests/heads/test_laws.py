@@ -134,7 +134,7 @@ def test_a_call_that_would_compute_something_else_is_refused(message: str) -> No
 @each_form
 def test_copies(form: str) -> None:
     def loaded(module: Any) -> Any:
-        other = FORMS[form].subject(subject.site, seed=1).parts()
+        other = FORMS[form].subject(subject.site, seed=1).module
         other.load_state_dict(module.state_dict())
         return other
 
@@ -151,7 +151,7 @@ def test_learning(form: str) -> None:
     for subject in subjects(form):
         laws.every_weight_learns(subject)
         laws.every_weight_learns(subject, padding=torch.eye(ROWS, TIME) > 0)
-        frozen = next(subject.parts().parameters())
+        frozen = next(subject.module.parameters())
         frozen.requires_grad_(False)
         laws.every_weight_learns(subject)
 

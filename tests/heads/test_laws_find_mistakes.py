@@ -50,7 +50,6 @@ class Toy:
     """It as a subject."""
 
     causal = True
-    name = "Toy"
 
     def __init__(self, module: Any) -> None:
         self.module = module
@@ -64,12 +63,6 @@ class Toy:
 
     def new_cache(self) -> hw.AttentionCache:
         return hw.AttentionCache()
-
-    def parts(self) -> nn.Module:
-        return self.module
-
-    def around(self, module: nn.Module) -> "Toy":
-        return Toy(module)
 
 
 def spoilt(base: type[Averaging] = Averaging, **methods: Callable[..., Any]) -> type[Averaging]:
@@ -192,7 +185,6 @@ MISTAKES: list[tuple[str, type[Averaging], str]] = [
     ("precision", output(lambda self, y, x, real: (y + 100) - 100), "off"),
     ("nothing", output(lambda self, y, x, real: y[:, :1]), "0 rows of 4"),
     ("nothing", output(lambda self, y, x, real: y + 0 * x / (x.size(1) - 1)), "finite"),
-    ("nothing", output(lambda self, y, x, real: y + x[:, :1] + x[0, 0]), "IndexError"),
 ]
 
 
@@ -206,7 +198,7 @@ def test_what_keeps_a_law_passes(law: str) -> None:
 def test_a_law_finds_its_mistake(law: str, kind: type[Averaging], names: str) -> None:
     with pytest.raises(AssertionError) as error:
         LAWS[law](Toy(kind()))
-    assert str(error.value).startswith("Toy: ") and names in str(error.value)
+    assert names in str(error.value)
 
 
 # What follows is of systems: standard attention with one mistake.
@@ -288,12 +280,8 @@ def careless(attend: Any, q: Tensor, k: Tensor, v: Tensor, mask: Any, is_causal:
 
 
 Careless = overriding("attend", careless)
-# Is not what it says it starts as.
-Halved = overriding("combine", lambda combine, o, *others: combine(o / 2, *others), hw.MAE)
 # Computes keys by itself, which nobody turns then.
 Unturned = overriding("project", lambda project, given: project(given._replace(rotary=None)))
-# Takes each head to have keys of its own.
-Ungrouped = overriding("attend", lambda attend, q, k, *others: attend(q @ k.mT @ k, k, *others))
 
 
 class Aside(Mistaken):
@@ -305,21 +293,6 @@ class Aside(Mistaken):
 
     def spoil(self, joined: Tensor, heads: Tensor, inputs: Any) -> Tensor:
         return joined + self.aside
-
-
-class Unaware(hw.MultiHeadAttention):
-    """Takes no heads of keys."""
-
-    def __init__(
-        self, embed_dim: int, num_heads: int, *, dropout: float = 0.0, bias: bool = True
-    ) -> None:
-        super().__init__(embed_dim, num_heads, dropout=dropout, bias=bias)
-
-    @classmethod
-    def from_config(cls, config: Any, site: str, **options: Any) -> Any:
-        given = config.attention_options()
-        given.pop("qk_norm")
-        return cls(config.embed_dim, **given, **options)
 
 
 class Weighing(WithScale):
@@ -368,34 +341,29 @@ def routed_by_padding(self, y, heads, inputs):
 
 with_scale = partial(mistaken, WithScale.spoil, WithScale)
 SYSTEMS: list[tuple[str, type, set[str]]] = [
-    ("sizes", mistaken(lambda self, y, h, i: y[:, :1]), {"(3, 1, 16)"}),
-    ("sizes", routing([0.5, -0.5]), {"routing.weights", "negative"}),
-    ("sizes", routing([0.5, float("nan")]), {"decisions", "NaN"}),
-    ("sizes", routing([1.0], loss=torch.ones(3)), {"routing.loss"}),
+    ("outputs", mistaken(lambda self, y, h, i: y[:, :1]), {"(3, 1, 16)"}),
+    ("outputs", routing([0.5, -0.5]), {"routing.weights", "negative"}),
+    ("outputs", routing([0.5, float("nan")]), {"decisions", "not finite"}),
+    ("outputs", routing([1.0], loss=torch.ones(3)), {"routing.loss"}),
     ("causality", mistaken(mean_of_all), {"decoder_self"}),
     ("padding", mistaken(mean_of_all), {"encoder_self", "padding"}),
     ("padding", mistaken(routed_by_padding), {"loss", "padding"}),
-    ("padding", mistaken(nan_of_short), {"decisions", "NaN in row 1"}),
+    ("padding", mistaken(nan_of_short), {"decisions", "not finite"}),
     ("decoding", mistaken(lambda self, y, h, i: y + i.query.cumsum(1)), {"decoder_self", "steps"}),
     ("learning", mistaken(Mistaken.spoil, WithScale), {"scale", "zero"}),
     ("learning", Careless, {"q_proj", "not finite", "softmax over keys that are all hidden"}),
     ("copies", Aside, {"copy"}),
-    ("evaluation", mistaken(lambda self, y, h, i: nn.functional.dropout(y)), {"random"}),
+    ("outputs", mistaken(lambda self, y, h, i: nn.functional.dropout(y)), {"random"}),
     ("half_precision", mistaken(lambda self, y, h, i: y * torch.ones(1)), {"torch.float32"}),
-    ("blocks", Unturned, {"rotary"}),
-    ("blocks", Unaware, {"num_key_value_heads", "TypeError"}),
-    ("blocks", Ungrouped, {"num_key_value_heads=2", "RuntimeError"}),
-    ("masks", Unbiased, {"float"}),
-    ("masks", Blocking, {"float", "bias"}),
+    ("outputs", Unturned, {"rotary"}),
+    ("weights", Unbiased, {"need_weights"}),
+    ("weights", Blocking, {"need_weights"}),
     ("weights", Sharpened, {"need_weights"}),
     ("resetting", with_scale(set_by=lambda self, x: None), {"scale"}),
     ("resetting", with_scale(set_by=lambda self, x: x.data.fill_(1.0)), {"scale", "torch.nn.init"}),
-    ("standard_start", Halved, {"start_neutral"}),
-    ("decay", with_scale(start=lambda self, n: torch.ones(1, n)), {"scale", "no_decay", "1"}),
-    ("rule", with_scale(start=lambda self, n: torch.rand(n).softmax(0)), {"scale"}),
     ("ablations", weighing(lambda self, weights: weights), {"leave uniform out of edits"}),
     ("ablations", weighing(in_training_too), {"uniform", "training"}),
-    ("ablations", weighing(at_random), {"uniform", "draw"}),
+    ("ablations", weighing(at_random), {"draws random numbers"}),
 ]
 
 

@@ -242,12 +242,6 @@ class Pretrained:
         self.takes = inspect.signature(module.forward).parameters
         self.places = "position_ids" in self.takes
 
-    def parts(self) -> nn.Module:
-        return self.module
-
-    def around(self, module: nn.Module) -> "Pretrained":
-        return Pretrained(self.name, module)
-
     def source(self, rows: int, time: int) -> Tensor:
         name = self.module.main_input_name
         if name == "pixel_values":

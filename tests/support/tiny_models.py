@@ -157,7 +157,6 @@ class ModelSubject:
     def __init__(self, kind: str, made: Any) -> None:
         self.kind, self.module = kind, made
         self.causal = kind in DECODERS
-        self.name = f"{kind} with {made.config.attention}"
 
     def draw(self, rows: int, time: int, seed: int) -> Batch:
         if self.kind == "seq2seq":
@@ -186,9 +185,3 @@ class ModelSubject:
 
     def new_cache(self) -> Any:
         return self.module.new_cache()
-
-    def parts(self) -> nn.Module:
-        return self.module
-
-    def around(self, module: nn.Module) -> "ModelSubject":
-        return ModelSubject(self.kind, module)
