@@ -26,7 +26,7 @@ def opened(browser):
     """`opened(path, **options)` opens a page; in the end it had no errors and no requests."""
     contexts, problems = [], []
 
-    def open_page(path, view="", **options):
+    def open_page(path, **options):
         contexts.append(browser.new_context(**options))
         tab = contexts[-1].new_page()
         tab.on("pageerror", lambda error: problems.append(f"error: {error}"))
@@ -37,7 +37,7 @@ def opened(browser):
                 [asked.url] * (not asked.url.startswith(("file:", "data:", "blob:")))
             ),
         )
-        tab.goto(path.as_uri() + view)
+        tab.goto(path.as_uri())
         return tab
 
     yield open_page

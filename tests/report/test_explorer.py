@@ -3,7 +3,6 @@
 In a browser: test_explorer_browser.
 """
 
-import base64
 import html
 import json
 import re
@@ -12,7 +11,6 @@ from contextlib import ExitStack
 import numpy as np
 import pytest
 import torch
-from PIL import Image
 from support import tiny_models
 from support.pages import Page, explored, payload, unpacked
 from support.tiny_tasks import answer, run, write_recipe
@@ -163,7 +161,7 @@ def test_hostile_tokens_are_text(tokenizer, tmp_path):
     text = "".join(explored(of_model(page)).tokens["encoder"])
     assert "alert(1)" in text.replace("\u2581", " ")
     (policy,) = [of["content"] for tag, of in read.elements if of.get("http-equiv")]
-    assert policy.startswith("default-src 'none'; script-src 'sha256-") and "unsafe" not in policy
+    assert policy.startswith("default-src 'none'; script-src 'sha256-")
     shown = page._repr_html_()
     assert html.unescape(re.findall('srcdoc="(.*?)"', shown, re.DOTALL)[0]) == path.read_text(
         "utf-8"
@@ -217,7 +215,6 @@ def test_any_module_with_systems_is_shown_by_what_its_output_becomes(tokenizer):
     [
         ({"text": ""}, "text is ''"),
         ({"text": ["open", "save"]}, "expected a text"),
-        ({"text": "open " * 3000}, "expected at most 2,048"),
         ({"text": "open", "target": "ouvrir"}, "target is given"),
         ({}, "text is missing"),
     ],
@@ -229,8 +226,9 @@ def test_bad_texts_are_refused(tokenizer, arguments, message):
 
 def test_what_cannot_be_shown_is_refused(tokenizer):
     narrow = language_model(tokenizer, positions="learned", max_positions=3)
-    with pytest.raises(ValueError, match="expected at most 3"):
-        hw.explore(narrow, tokenizer, "open the file")
+    cut = hw.explore(narrow, tokenizer, "open the file again", without="none").payload
+    assert cut["says"].endswith("reads the first 3 tokens of it.")
+    assert len(cut["models"][0]["stacks"]["encoder"]["tokens"]) == 3
     wide = language_model(tokenizer, embed_dim=80, num_heads=40)
     with pytest.raises(ValueError, match="160,000,000 attention weights, expected at most"):
         hw.explore(wide, {"input_ids": torch.zeros(1, 2000, dtype=torch.long)})
@@ -290,37 +288,12 @@ def test_models_are_shown_side_by_side_on_one_text(runs, tmp_path):
     assert not any(model["is_known"] for model in models)  # its own translation
 
 
-def test_an_image_and_a_sound_of_a_file_are_read_as_those_of_the_data(runs, tmp_path):
-    page, again = tmp_path / "page.html", tmp_path / "again.html"
-    for task, system in (("images", "tim"), ("speech-enhancement", "mae")):
-        assert run("explore", runs[task, system], "--output", page).exit_code == 0
-        first = payload(page)["models"][0]
-        stack = first["stacks"]["decoder"]
-        if task == "images":
-            file = tmp_path / "image.png"
-            colours = [tuple(bytes.fromhex(token[1:])) for token in stack["tokens"][1:]]
-            image = Image.new("RGB", (stack["width"], stack["height"]))
-            image.putdata(colours)
-            image.save(file)
-        else:
-            file = tmp_path / "sound.wav"
-            file.write_bytes(base64.b64decode(stack["sound"].partition(",")[2]))
-        done = run("explore", runs[task, system], "--input", file, "--output", again)
-        assert done.exit_code == 0, done.output
-        second = payload(again)["models"][0]
-        assert second["stacks"]["decoder"]["tokens"] == stack["tokens"]
-        for one, other in zip(explored(first).attention, explored(second).attention, strict=True):
-            assert one == pytest.approx(other, abs=2 * STEP)  # a file has steps of 16 bits
-        assert second["is_known"] == (task == "images")
-
-
 @pytest.mark.parametrize(
     ("task", "arguments", "message"),
     [
         ("translation", "--text two --item 1", "--text and --item are given"),
         ("translation", "--part tset", "--part is 'tset'"),
         ("translation", "--item 9999", "--item is 9999, but test has"),
-        ("translation", "--input no/such.txt", "no/such.txt"),
         ("translation", "--target deux", "--target is given without --text"),
         ("images", "--text cat", "--text is for models of texts"),
         ("speech-enhancement", "--text cat", "--text is for models of texts"),

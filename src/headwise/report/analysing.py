@@ -19,7 +19,6 @@ from headwise.analysis.results import machine, versions
 from headwise.data.load import lines
 from headwise.pretrained.gates import observed
 from headwise.pretrained.places import HeadLayout
-from headwise.report.findings import findings
 from headwise.report.open_model import (
     check_finite,
     describe_text,
@@ -30,7 +29,7 @@ from headwise.report.open_model import (
     text_batch,
 )
 from headwise.report.page import write_page
-from headwise.report.sections import analysis_sections
+from headwise.report.sections import analysis_sections, findings
 from headwise.runs.evaluate import Opened, as_evaluated, check_same_items, model_of, open_part
 from headwise.runs.folder import distinct_names, read_result
 from headwise.runs.names import is_plain
@@ -67,10 +66,6 @@ class Analysis:
         """What was found, in sentences; shares are of the whole score."""
         return findings(self.decided, self.ablations)
 
-    def tables(self) -> dict[str, pd.DataFrame]:
-        """Returns the tables of the page by their titles."""
-        return dict(pair for section in analysis_sections([self], "") for pair in section.tables())
-
     def write(self, folder: str | Path) -> Path:
         """Writes the page `analysis.html` into a folder, and its tables as CSV into `tables`.
 
@@ -85,7 +80,7 @@ def analyse(
     batches: Iterable[Batch],
     *,
     tokens: str | Mapping[str, str] | None = None,
-    names: Mapping[int, str] | Callable[[int], str] | None = None,
+    names: Callable[[int], str] = str,
     quality: Callable[[], Any] | None = None,
     higher_is_better: bool = True,
     level: Level = "units",
@@ -106,8 +101,8 @@ def analyse(
             padding. In the decoder of an encoder-decoder model, so are labels of -100 at the end.
         tokens: name of the argument with the numbers of tokens, `(batch, time)`; for a model of two
             stacks `{"encoder": name, "decoder": name}`. Negative numbers are no tokens.
-        names: the name of each token: a mapping, or a function such as
-            `tokenizer.convert_ids_to_tokens`. By default they are called by their numbers.
+        names: gives the name of each token, such as `tokenizer.convert_ids_to_tokens`. By default
+            they are called by their numbers.
         quality: measures the model as it is when called: a number for each item of test data, in an
             order that stays the same; or a total and a count for each, `(items, 2)`, such as the
             loss of its tokens and their number. Without it, nothing is ablated.
@@ -170,23 +165,21 @@ def analyse_runs(
     if plain and text is None:
         kind = "is a model" if plain[0].is_dir() else "is no folder, at best a model on the hub"
         raise ValueError(f"{plain[0]} {kind}, which has no data: add --text FILE for it to read")
-    if text is not None:
-        if plain != folders or changes or data or part != "test":
-            raise ValueError(
-                "--text is given, expected models of no run alone, and neither --set, --data nor "
-                "--part: a run reads its own data, which these options change"
-            )
-        found = [
-            _of_text(model, name, text, level, console)
-            for model, name in zip(folders, names, strict=True)
-        ]
-    else:
+    if text is None:
         opened = [open_part(run, part, console, data=data, changes=changes) for run in folders]
         for other in opened[1:]:
             check_same_items(opened[0], other)
         found = [
             _of_run(run, name, level, console) for run, name in zip(opened, names, strict=True)
         ]
+    elif plain != folders or changes or data or part != "test":
+        raise ValueError(
+            "--text is given, expected models of no run alone, and neither --set, --data nor "
+            "--part: a run reads its own data, which these options change"
+        )
+    else:
+        pairs = zip(folders, names, strict=True)
+        found = [_of_text(model, name, text, level, console) for model, name in pairs]
     write_analyses(found, folder, command)
     return found
 
@@ -229,32 +222,30 @@ def _of_run(opened: Opened, name: str, level: Level, console: Console) -> Analys
 
 def _of_text(model_name: Path, name: str, file: Path, level: Level, console: Console) -> Analysis:
     model, tokenizer = open_plain(model_name)
-    batches, data = _lines(model, tokenizer, file)
+    batches = _lines(model, tokenizer, file)
     task = task_of(model)
     per = "example" if task == "classification" else "token"
     quality = of_loss(model, batches, f"nats per {per}") if task else None
     with observed(model):
         found = _analysed(model, batches, describe_text(tokenizer), quality, level, name, console)
-    found.data = data
+    tokens = sum(batch["input_ids"].numel() for batch in batches)
+    found.data = f"{file.name}, the first {len(batches):,} lines, {tokens:,} tokens"
+    if (longest := longest_input(model, tokenizer)) is not None:
+        found.data += f", at most {longest:,} of a line"
     return found
 
 
-def _lines(model: Any, tokenizer: Any, file: Path) -> tuple[list[dict[str, Tensor]], str]:
-    """Reads the lines of a text as batches of one, with labels, and says what of it is read.
+def _lines(model: Any, tokenizer: Any, file: Path) -> list[dict[str, Tensor]]:
+    """Reads the lines of a text as batches of one, with labels, up to 20,000 tokens.
 
     Raises:
         ValueError: a line lacks what the model needs, or there is none.
     """
-    task, longest = task_of(model), longest_input(model, tokenizer)
-    batches: list[dict[str, Tensor]] = []
-    tokens, cut, rest = 0, 0, ""
+    task, batches, tokens = task_of(model), [], 0
     for number, line in enumerate(lines(str(file)), 1):
-        if not line.strip():
-            continue
-        if tokens >= MOST_TOKENS:
-            rest = "; the rest of the file is left out"
-            break
         text, _, second = line.partition("\t") if task in _SECOND else (line, "", "")
+        if not line.strip() or tokens >= MOST_TOKENS:
+            continue
         try:
             if task in _SECOND and not second.strip():
                 raise ValueError(f"expected a text, a tab and {_SECOND[task]}")
@@ -264,15 +255,10 @@ def _lines(model: Any, tokenizer: Any, file: Path) -> tuple[list[dict[str, Tenso
         if task == "masked-language-modelling":
             batch = hide_words(batch, tokenizer)
         tokens += batch["input_ids"].numel()
-        cut += batch["input_ids"].numel() == longest
         batches.append(batch)
     if not batches:
         raise ValueError(f"{file} is empty, expected a text with an item in each line")
-    said = f"{file.name}, {len(batches):,} lines, {tokens:,} tokens"
-    said += (
-        f"; {cut:,} lines have {longest:,} tokens or more, of which these are read" if cut else ""
-    )
-    return batches, said + rest
+    return batches
 
 
 def _analysed(
@@ -285,22 +271,20 @@ def _analysed(
     console: Console,
 ) -> Analysis:
     """Reads the batches, then evaluates the ablations, with a bar for each."""
-    say_begin(console, f"{name}: batches are read")
+    table = None
     with bars(console, transient=True) as shown:
+        say_begin(console, f"{name}: batches are read")
         bar = shown.add_task(name, total=length_hint(batches) or None, figures="batches read")
         decided = collect(model, shown.track(batches, task_id=bar), describe)
-    if quality is None or level == "none":
-        return Analysis(decided, name=name)
-    say_begin(console, f"{name}: ablations are evaluated one by one")
-    with bars(console, transient=True) as shown:
-        bar = shown.add_task(name, total=None, figures="ablations")
-        table = ablate(model, quality, level, track=lambda each: shown.track(each, task_id=bar))
+    if quality is not None and level != "none":
+        with bars(console, transient=True) as shown:
+            say_begin(console, f"{name}: ablations are evaluated one by one")
+            bar = shown.add_task(name, total=None, figures="ablations")
+            table = ablate(model, quality, level, track=lambda each: shown.track(each, task_id=bar))
     return Analysis(decided, table, name)
 
 
-def _described(
-    tokens: str | Mapping[str, str], names: Mapping[int, str] | Callable[[int], str] | None
-) -> Describe:
+def _described(tokens: str | Mapping[str, str], names: Callable[[int], str]) -> Describe:
     """Returns a function that finds the tokens of a batch by the names of arguments."""
     stacks = ("encoder", "decoder")
     arguments = dict.fromkeys(stacks, tokens) if isinstance(tokens, str) else tokens
@@ -317,9 +301,7 @@ def _described(
                 raise ValueError(
                     f"tokens names {argument!r}, which a batch lacks: it has {', '.join(batch)}"
                 )
-            known = names if isinstance(names, Mapping) else {}
-            if callable(names):
-                known = {n: str(names(n)) for n in batch[argument].unique().tolist() if n >= 0}
+            known = {n: str(names(n)) for n in batch[argument].unique().tolist() if n >= 0}
             found[stack] = Positions.of_tokens(batch[argument], known)
         return found
 

@@ -36,10 +36,9 @@ from headwise.report.scores import (
     verdict,
     verdict_of,
 )
-from headwise.report.sections import recorded
 from headwise.runs.evaluate import TEST
 
-__all__ = ["PAGE", "read_comparison", "results", "results_table", "verdict", "write_report"]
+__all__ = ["PAGE", "results", "results_table", "verdict", "write_report"]
 
 PAGE = "report.html"
 _SAMPLES = 6
@@ -83,7 +82,7 @@ def sections(of: Comparison, table: pd.DataFrame) -> list[Section]:
     """Makes the sections of the report on one data set, whose scores are a table of `results`."""
     if not of.runs:
         return []
-    makers = (learning, heads, samples, pictures, how_made, tuning)
+    makers = (learning, samples, pictures, how_made, tuning)
     made = [quality(of, table), other_scores(table), *(make(of) for make in makers)]
     return [section for section in made if section is not None]
 
@@ -94,17 +93,15 @@ def results_table(folder: Path) -> Table:
     shown = top_table(comparisons, scores_of(comparisons)).rename(index=shortened)
     left_out = ["Seeds", "MACs", "Time per token ↓", "Detectable"]
     shown = shown.drop(columns=left_out, errors="ignore").rename(columns={"Parameters": "Params"})
-    shown = shown.reset_index()
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, caption_justify="left")
     table.title = Text(comparisons[0].title, style="bold")
     table.caption = Text(" ".join(_notes(comparisons[0])))
-    for name, cells in shown.items():
+    for name, cells in shown.reset_index().items():
         # The part of a number would pass for the whole.
         width = max(len(line) for text in (name, *cells) for line in text.split("\n"))
-        table.add_column(
-            Text(name), min_width=width, justify="right" if len(table.columns) else "left"
-        )
-    for row in shown.itertuples(index=False):
+        side: Any = "right" if table.columns else "left"
+        table.add_column(Text(name), min_width=width, justify=side)
+    for row in shown.itertuples():
         table.add_row(*map(Text, row))
     return table
 
@@ -115,8 +112,8 @@ def results_table(folder: Path) -> Table:
 def top_table(comparisons: Sequence[Comparison], table: pd.DataFrame) -> pd.DataFrame:
     """Makes the table that page and terminal begin with.
 
-    Of one data set it has sizes, costs, losses, the first score, and its difference to the
-    baseline; of several it has the first score on each of them, and its mean.
+    Of one data set it has the first score, its difference to the baseline, sizes, costs and losses;
+    of several it has the first score on each of them, and its mean.
     """
     ranking = table[table["family"] == RANKING]
     if len(comparisons) > 1:
@@ -124,11 +121,12 @@ def top_table(comparisons: Sequence[Comparison], table: pd.DataFrame) -> pd.Data
     (of,) = comparisons
     rows: dict[str, dict[str, str]] = {system.name: {} for system in of.systems}
     for score in ranking.itertuples():
-        rows[score.system][_heading(score)] = _value(score)
+        row = rows[score.system]
+        row[_heading(score)] = _value(score)
         if len(of.systems) > 1:
-            rows[score.system]["Difference"] = _difference(score)
+            row["Difference"] = _difference(score)
         if ranking["detectable"].notna().any():
-            rows[score.system]["Detectable"] = number(score.detectable, score.digits)
+            row["Detectable"] = number(score.detectable, score.digits)
     for system in of.systems:
         rows[system.name] |= _size_and_loss(of, system)
     return _table(rows)
@@ -167,7 +165,6 @@ def scores_table(table: pd.DataFrame) -> pd.DataFrame:
 
 
 def _table(rows: Mapping[str, Mapping[str, Any]]) -> pd.DataFrame:
-    """Makes a table with a row for each system."""
     return pd.DataFrame.from_dict(rows, orient="index").fillna(NONE).rename_axis("System")
 
 
@@ -193,11 +190,10 @@ def _difference(score: Any) -> str:
     if math.isnan(score.difference):
         return str(score.diff_why)
     star = " *" if score.significant else ""
-    tested = p_value(score.corrected_p) if "seeds" in score.diff_over else ""
     return _lines(
         number(score.difference, score.digits, sign=True) + star,
         interval(score.diff_low, score.diff_high, score.digits, sign=True),
-        tested,
+        p_value(score.corrected_p) if "seeds" in score.diff_over else "",
         "no p: single seeds" if score.diff_over == "items" else score.diff_why,
     )
 
@@ -242,35 +238,30 @@ def _notes(of: Comparison) -> list[str]:
 
 
 def quality(of: Comparison, table: pd.DataFrame) -> Section:
-    """Makes the section with the main table; scores and differences are drawn too."""
+    """Makes the section with the main table; differences are drawn too."""
     lengths = of.runs[0].macs_lengths.items()
-    about = {
-        name: [text, of.compared.matched.get(name)] for name, text in of.compared.systems.items()
-    }
+    compared = of.compared
+    about = [
+        f"{name}: {'; '.join(filter(None, [text, compared.matched.get(name)]))}"
+        for name, text in compared.systems.items()
+        if text or name in compared.matched
+    ]
     notes = [
         f"MACs: multiply-accumulates of one forward pass over "
         f"{' and '.join(f'{length:,} positions in the {stack}' for stack, length in lengths)}.",
         "Times are those over the baseline's: of a step, forward and backward, and of a generated "
         "token. They are medians of nine rounds in which all systems take turns, with as many "
         "threads as a run; in brackets is their 95% interval over rounds.",
-        f"Loss: {of.compared.loss_name}, of the final model on the validation part.",
+        f"Loss: {compared.loss_name}, of the final model on the validation part.",
         "Detectable: the true difference that about three of four such comparisons would find "
         "after Holm's correction. Where it is large, the lack of a star does not mean that systems "
-        "are alike. Filled points in the first figure are significant; small ones are seeds.",
-        *(
-            f"{name}: {'; '.join(filter(None, texts))}"
-            for name, texts in about.items()
-            if any(texts)
-        ),
+        "are alike. Filled points in the figure are significant.",
     ]
-    ranking = table[table["family"] == RANKING].reset_index()
     return Section(
         "Quality and cost",
         table=top_table([of], table),
-        figures=[*dots(of, ranking, "diff_"), *dots(of, ranking, "")]
-        if len(of.systems) > 1
-        else [],
-        notes=[*_notes(of), *notes],
+        figures=differences(of, table[table["family"] == RANKING].reset_index()),
+        notes=[*_notes(of), *notes, *about],
         more={
             "All scores (those of the CSV are not rounded)": table.drop(
                 columns="of_seeds"
@@ -279,30 +270,26 @@ def quality(of: Comparison, table: pd.DataFrame) -> Section:
     )
 
 
-def dots(of: Comparison, ranking: pd.DataFrame, kind: str) -> list[Figure]:
-    """Draws the first score of each system (""), or its difference to the baseline ("diff_")."""
-    value = "difference" if kind else "value"
-    known = ranking.dropna(subset=value)
+def differences(of: Comparison, ranking: pd.DataFrame) -> list[Figure]:
+    """Draws the differences of the first score to the baseline."""
+    known = ranking.dropna(subset="difference")
     if known.empty:
         return []
     figure, (plot,) = axes(height=0.9 + 0.36 * len(known))
-    if kind:
-        plot.axvline(0, color="#777777", linewidth=1.2)
+    plot.axvline(0, color="#777777", linewidth=1.2)
     for at, (system, row) in enumerate(known.iterrows()):
-        style, ends = look(int(str(system))), [row[f"{kind}low"], row[f"{kind}high"]]
+        style = look(int(str(system)))
         colour, marker = style["color"], style["marker"]
+        ends = [row["diff_low"], row["diff_high"]]
         plot.plot(ends, [at, at], color=colour, marker="|", linewidth=2)
-        fill = colour if row["significant"] or not kind else "white"
-        plot.plot(row[value], at, marker, color=colour, markerfacecolor=fill, markersize=8)
-        if not kind and len(row["of_seeds"]) > 1:  # the seeds, below the interval
-            below = [at + 0.25] * len(row["of_seeds"])
-            plot.plot(row["of_seeds"], below, marker, color=colour, alpha=0.5, markersize=4)
+        fill = colour if row["significant"] else "white"
+        plot.plot(row["difference"], at, marker, color=colour, markerfacecolor=fill, markersize=8)
     plot.set_yticks(range(len(known)), map(shortened, known["system"]))
     plot.set_ylim(len(known) - 0.5, -0.5)
     plot.grid(visible=False, axis="y")
     plot.locator_params(axis="x", nbins=6)
     name = _heading(next(known.itertuples()))
-    plot.set_xlabel(f"{name}, difference to {shortened(of.baseline)}" if kind else name)
+    plot.set_xlabel(f"{name}, difference to {shortened(of.baseline)}")
     return [figure]
 
 
@@ -343,16 +330,13 @@ def learning(of: Comparison) -> Section:
     return Section("Learning", says, how_soon(of), figures)
 
 
-def mean_curve(runs: Sequence[RunResult], name: str) -> pd.Series:
-    """Averages a figure of the history over runs, at the steps that all have."""
-    found = [curve(run, name) for run in runs] or [pd.Series(dtype=float)]
-    return pd.concat(found, axis=1, join="inner").mean(axis=1)
-
-
-def curve(run: RunResult, name: str) -> pd.Series:
-    """Returns the finite values of one figure of the history, by step."""
-    found = {r["step"]: r[name] for r in run.history if math.isfinite(r.get(name, math.nan))}
-    return pd.Series(found, pd.Index(found, dtype=float), dtype=float)
+def curve(runs: Sequence[RunResult], name: str) -> pd.Series:
+    """Returns a figure of the history by step: the mean over runs, at the steps that all have."""
+    found = [
+        pd.Series({r["step"]: r[name] for r in run.history if name in r}, dtype=float).dropna()
+        for run in runs
+    ]
+    return pd.concat(found or [pd.Series(dtype=float)], axis=1, join="inner").mean(axis=1)
 
 
 def curves(of: Comparison, name: str, title: str) -> list[Figure]:
@@ -361,17 +345,17 @@ def curves(of: Comparison, name: str, title: str) -> list[Figure]:
     late: list[float] = []
     for at, system in enumerate(of.systems):
         runs, style = system.sound or system.runs, look(at)
-        mean = mean_curve(runs, name)
+        mean = curve(runs, name)
         if mean.empty:
             continue
         for run in runs if len(runs) > 1 else []:
-            plot.plot(curve(run, name), color=style["color"], linewidth=0.8, alpha=0.6)
+            plot.plot(curve([run], name), color=style["color"], linewidth=0.8, alpha=0.6)
         label = shortened(system.name) + ("" if system.sound else " (diverged)")
         plot.plot(mean, **style, markersize=5, markevery=max(1, len(mean) // 8), label=label)
         late += [*mean[mean.index[-1] / 10 :]]
     if not plot.lines:
         return []
-    if name.endswith("loss"):
+    if name.endswith("loss") and np.isfinite(late).all():
         # The first tenth leaves through the top, so that late differences are seen.
         room = 0.05 * (max(late) - min(late)) or 0.1
         plot.set_ylim(min(late) - room, max(late) + room)
@@ -384,7 +368,7 @@ def curves(of: Comparison, name: str, title: str) -> list[Figure]:
 
 def how_soon(of: Comparison) -> pd.DataFrame | None:
     """Makes a table of the lowest validation losses, and of when each system has the baseline's."""
-    found = {system.name: mean_curve(system.sound, "eval_loss") for system in of.systems}
+    found = {system.name: curve(system.sound, "eval_loss") for system in of.systems}
     target, digits = found[of.baseline].min(), _loss_digits(of)
     rows = {
         name: {
@@ -410,26 +394,7 @@ def first_step(losses: pd.Series, target: float) -> float:
     return float(np.interp(-target, -part.to_numpy(), part.index))
 
 
-# --- what the heads do, speed, outputs --------------------------------------------------------
-
-
-def heads(of: Comparison) -> Section | None:
-    """Makes the section on what systems decide at the end of training."""
-    # Which expert has which number is chance, so that seeds have no mean.
-    runs = {system.name: system.sound[0] for system in of.systems if system.sound}
-    found = {name: recorded(run.history) for name, run in runs.items()}
-    if all(each.empty for each in found.values()):
-        return None
-    every = pd.concat(found, names=["System"]).reset_index("System")
-    last = every.groupby(["System", "figure", "place", "of"], sort=False)["value"].last()
-    table = last.groupby(["System", "figure"], sort=False).agg(["min", "max"]).round(3)
-    says = (
-        "At the end of training, on up to 32 sequences of the validation part, with the first "
-        "seed: the smallest and the largest number of all places and units. Entropy is 1 where all "
-        "have the same weight, and what a label explains (ε²) is 1 where it decides everything. "
-        "The page of headwise analyse draws how they changed in training."
-    )
-    return Section("What the heads do", says, table)
+# --- outputs ----------------------------------------------------------------------------------
 
 
 def samples(of: Comparison) -> Section | None:
@@ -479,12 +444,13 @@ def how_made(of: Comparison) -> Section:
     ]
     notes = dict.fromkeys(f"{s.name}: {s.note}" for run in of.runs for s in run.scores if s.note)
     versions = [f"{name} {version}" for name, version in compared.versions.items()]
-    made = "\n".join([*versions, compared.machine, *notes])
     more: Any = {
         "Command": compared.command,
         "Recipe": compared.recipe,
         "Every run": pd.DataFrame(runs).set_index("system"),
-        "Versions, machine, and how scores are counted": made,
+        "Versions, machine, and how scores are counted": "\n".join(
+            [*versions, compared.machine, *notes]
+        ),
     }
     facts = pd.DataFrame.from_dict(compared.facts, orient="index").rename_axis("part")
     return Section("How it was made", table=facts if len(facts) else None, more=more)

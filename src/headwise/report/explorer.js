@@ -1,8 +1,7 @@
 "use strict";
 // The page of `headwise explore`. Its data are what `Explored.payload` holds: models, each with
 // stacks of positions, places (an attention, and what its system decides), and outputs: as they
-// are, and without each of its removals. All that is shown follows from `view`, which stands in
-// the address: place, layer, head, token, and without.N, what is removed from model N.
+// are, and without each of its removals. All that is shown follows from `view`.
 const { models } = JSON.parse(document.getElementById("payload").textContent);
 const COLOURS = 8; // more nobody tells apart
 const SITES = {
@@ -10,7 +9,8 @@ const SITES = {
   decoder_self: "Decoder self-attention",
   decoder_cross: "Decoder reads encoder",
 };
-let view = {};
+// A token is {stack, position}; `without` has the number of a model to that of its removal, from 1.
+const view = { place: null, layer: null, head: null, token: null, without: {} };
 let pointed = null; // {stack, position} at the pointer
 let columns = []; // of each model its element, and how it shows a token
 
@@ -43,14 +43,7 @@ function meanOf(rows) {
   return mean;
 }
 
-// An array of the payload, inflated when it is first asked for. Its `row` gives the numbers that
-// stand at the first indices.
-const arrays = new WeakMap();
-function arrayOf(packed) {
-  if (!arrays.has(packed)) arrays.set(packed, inflated(packed));
-  return arrays.get(packed);
-}
-
+// Inflates an array of the payload. Its `row` gives the numbers that stand at the first indices.
 async function inflated({ shape, kind, scale, data }) {
   const bytes = Uint8Array.from(atob(data), (letter) => letter.charCodeAt(0));
   const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("deflate"));
@@ -58,12 +51,9 @@ async function inflated({ shape, kind, scale, data }) {
   const number = (byte) => scale * Math.sign(byte - 128) * ((byte - 128) / 127) ** 2;
   const values = kind === "uint32" ? new Uint32Array(buffer) : new Uint8Array(buffer);
   const row = (...index) => {
-    let [from, size] = [0, values.length];
-    index.forEach((each, axis) => {
-      size /= shape[axis];
-      from += each * size;
-    });
-    const found = values.subarray(from, from + size);
+    const size = shape.slice(index.length).reduce((product, each) => product * each, 1);
+    const at = size * index.reduce((sum, each, axis) => sum * shape[axis] + each, 0);
+    const found = values.subarray(at, at + size);
     return kind === "uint32" ? found : Float32Array.from(found, number);
   };
   return { shape, row };
@@ -95,54 +85,19 @@ const removalName = (model, { path, part, number }) =>
 
 // --- the view ------------------------------------------------------------------------------------
 
-// A number of the view; null if it has none, or one that is too large.
-function chosen(name, most = Infinity) {
-  const text = view[name] ?? "";
-  return /^\d+$/.test(text) && Number(text) < most ? Number(text) : null;
-}
-
 const keyOf = (place) => place.site || place.path;
-const passOf = (number) => chosen(`without.${number}`, models[number].removals.length + 1) ?? 0;
-const headOf = (place) => chosen("head", place.heads?.shape[0] ?? 0);
-
-function tokenOf() {
-  const [stack, position] = (view.token ?? "").split(":");
-  return position ? { stack, position: Number(position) } : null;
-}
-
-// Changes the view; what is null is as if nobody had chosen.
-function look(changes) {
-  const kept = Object.entries({ ...view, ...changes }).filter(([, value]) => value !== null);
-  view = Object.fromEntries(kept.map(([name, value]) => [name, String(value)]));
-  try {
-    history.replaceState(null, "", `#${new URLSearchParams(view)}`);
-  } catch {
-    // A notebook shows the page in a frame that has no address.
-  }
-}
-
-// Fills in what the address leaves open, or has wrong: an attention, and a layer of it.
-function settle() {
-  const places = models.flatMap((model) => model.places);
-  const first = places.find((place) => place.weights) ?? places[0];
-  const found = places.find((place) => keyOf(place) === view.place) ?? first;
-  const here = places.filter((place) => keyOf(place) === keyOf(found));
-  const layers = unique(here.map(({ layer }) => layer)).sort((one, other) => one - other);
-  look({ place: keyOf(found), layer: layers.includes(chosen("layer")) ? view.layer : layers[0] });
-  return { places, here, layers };
-}
-
-// --- choices -------------------------------------------------------------------------------------
+const passOf = (number) => view.without[number] ?? 0;
+const headOf = (place) => (view.head < place.heads?.shape[0] ? view.head : null);
 
 // A row of buttons for a key of the view: `options` are {value, text}.
 function choice(label, name, options) {
   if (options.length < 2) return null;
-  const now = options.find(({ value }) => String(value) === view[name]) ?? options[0];
+  const now = options.find(({ value }) => value === view[name]) ?? options[0];
   const buttons = options.map((option) =>
     make("button", {
       ...{ type: "button", text: option.text, "data-focus": `${name} ${option.value}` },
       "aria-pressed": String(option === now),
-      onclick: () => (look({ [name]: option.value }), draw()),
+      onclick: () => ((view[name] = option.value), draw()),
     }),
   );
   const group = { class: "control", role: "group", "aria-label": label };
@@ -150,17 +105,18 @@ function choice(label, name, options) {
   return make("div", group, said, make("span", { class: "buttons" }, buttons));
 }
 
-function controls({ places, here, layers }) {
-  const plain = (values) => values.map((value) => ({ value, text: String(value) }));
+// All choices. What is not chosen, or is not there any more, becomes the first there is.
+function controls() {
+  const places = models.flatMap((model) => model.places);
+  view.place ??= keyOf(places.find((place) => place.weights) ?? places[0]);
+  const here = places.filter((place) => keyOf(place) === view.place);
+  const layers = unique(here.map(({ layer }) => layer)).sort((one, other) => one - other);
+  if (!layers.includes(view.layer)) view.layer = layers[0];
+  const options = (values) => values.map((value) => ({ value, text: SITES[value] ?? value }));
   const heads = Math.max(0, ...here.map((place) => place.heads?.shape[0] ?? 0));
-  const sites = unique(places.map(keyOf)).map((value) => ({ value, text: SITES[value] ?? value }));
-  return make(
-    "div",
-    { class: "controls" },
-    choice("Attention", "place", sites),
-    choice("Layer", "layer", plain(layers)),
-    choice("Head", "head", [{ value: null, text: "mean" }, ...plain(range(heads))]),
-  );
+  const ofHead = choice("Head", "head", [{ value: null, text: "mean" }, ...options(range(heads))]);
+  const ofSite = choice("Attention", "place", options(unique(places.map(keyOf))));
+  return make("div", { class: "controls" }, ofSite, choice("Layer", "layer", options(layers)), ofHead);
 }
 
 function removeButton(number, pass) {
@@ -169,7 +125,7 @@ function removeButton(number, pass) {
   return make("button", {
     ...{ type: "button", class: "remove", text: isOff ? "put back" : "remove" },
     ...{ "aria-pressed": String(isOff), "data-focus": `without ${number} ${pass}` },
-    onclick: () => (look({ [`without.${number}`]: isOff ? null : pass }), draw()),
+    onclick: () => ((view.without[number] = isOff ? 0 : pass), draw()),
   });
 }
 
@@ -205,12 +161,11 @@ function fill(canvas, width, height, of) {
 const strength = (share, most) => Math.min(1, Math.sqrt(Math.abs(share) / (most || 1)));
 
 // Which unit has the largest weight at each position; null where a system decides nothing.
-async function paintingOf(model, place) {
-  if (!place.weights) return null;
-  const weights = await arrayOf(place.weights);
+function paintingOf(model, { weights, stack }) {
+  if (!weights) return null;
   const [rows, units] = weights.shape;
   const row = (position) => weights.row(rows === 1 ? 0 : position);
-  const leaders = model.stacks[place.stack].tokens.map((_, position) => {
+  const leaders = model.stacks[stack].tokens.map((_, position) => {
     const own = row(position);
     const first = own.indexOf(Math.max(...own));
     return own.lastIndexOf(own[first]) === first ? first : -1; // several have the same
@@ -253,13 +208,11 @@ function stackView(stack, title, painting, act) {
   on("click", (position) => act.pick(position));
   on("focusin", (position, { target }) => target.matches(":focus-visible") && act.keep(position));
   on("keydown", (position, event) => {
-    const [line, last] = [stack.height > 1 ? stack.width : 1, items.length - 1];
-    const steps = { ArrowLeft: -1, ArrowRight: 1, ArrowUp: -line, ArrowDown: line };
-    const next = { Home: first, End: last }[event.key] ?? position + steps[event.key];
-    if (Number.isNaN(next)) return;
+    const line = stack.height > 1 ? stack.width : 1;
+    const step = { ArrowLeft: -1, ArrowRight: 1, ArrowUp: -line, ArrowDown: line }[event.key];
+    if (!step) return;
     event.preventDefault();
-    items[Math.min(Math.max(next, first), last)].focus();
-    act.keep(Math.min(Math.max(next, first), last));
+    items[Math.min(Math.max(position + step, first), items.length - 1)].focus();
   });
   const heading = make("h3", { text: title });
   return {
@@ -312,8 +265,7 @@ function barTable(caption, rows, look, most = 10) {
 }
 
 // What the model takes for probable at a position, and what it did before something was removed.
-async function probable(model, position, pass) {
-  const [ids, shares] = await Promise.all([arrayOf(model.ids), arrayOf(model.shares)]);
+function probable({ ids, shares, ...model }, position, pass) {
   const before = [...ids.row(0, position)];
   return Array.from(ids.row(pass, position), (id, index) => {
     const [was, is] = [shares.row(0, position), shares.row(pass, position)[index]];
@@ -340,7 +292,7 @@ function madeShown({ label, text, spectrogram, sound }) {
   return labelled(label, image, make("audio", { controls: "", src: sound }));
 }
 
-async function outputOf(model, number) {
+function outputOf(model, number) {
   const pass = passOf(number);
   const loss = moved(model.losses[0], model.losses[pass], 3);
   const parts = [labelled(model.measure, make("p", { class: "loss", text: loss }))];
@@ -349,22 +301,20 @@ async function outputOf(model, number) {
     parts.push(labelled("Output", make("p", { text })));
   }
   if (model.kind === "classes") {
-    parts.push(barTable("Probability of each class", await probable(model, 0, pass), "probable"));
+    parts.push(barTable("Probability of each class", probable(model, 0, pass), "probable"));
   }
-  if (model.kind === "tokens") parts.push(await saidShown(model, pass));
-  const again = model.made.length ? "What the model has made is not made again, and weights" : "Weights";
+  if (model.kind === "tokens") parts.push(saidShown(model, pass));
   const off = pass && `Without ${removalName(model, model.removals[pass - 1])}. ` +
-    `${again} and maps are those of the whole model. `;
+    "Weights, maps and what the model has made are those of the whole model. ";
   const told = pass ? make("p", { class: "removed" }, off, removeButton(number, pass)) : null;
   return make("div", { class: "output" }, told, model.made.map(madeShown), parts);
 }
 
 // The most probable token at each position where one is asked for, or the image of these.
-async function saidShown(model, pass) {
-  const ids = await arrayOf(model.ids);
+function saidShown(model, pass) {
   const stack = model.stacks[model.over];
   const asked = range(model.true.length).filter((position) => model.true[position] >= 0);
-  const best = (position, of) => ids.row(of, position)[0];
+  const best = (position, of) => model.ids.row(of, position)[0];
   if (stack.word === "pixel") {
     const of = (cell) => rgbOf(model.names[best(asked[cell], pass)]);
     const canvas = make("canvas", { class: "picture" });
@@ -491,8 +441,8 @@ function scaleOf(rows, most, isSigned) {
 }
 
 // All heads as small maps with one scale; a click chooses one.
-function smallMaps(model, number, place, heads) {
-  const all = range(heads.shape[0]).map((head) => readsOf(heads, head));
+function smallMaps(model, number, place) {
+  const all = range(place.heads.shape[0]).map((head) => readsOf(place.heads, head));
   if (all.length < 2) return "";
   const most = Math.max(...all.map(endOf));
   const shown = all.map((rows, head) => {
@@ -500,7 +450,7 @@ function smallMaps(model, number, place, heads) {
     const button = make("button", {
       ...{ type: "button", class: "head", "aria-label": capital(headName(place, head)) },
       ...{ "aria-pressed": String(isChosen), "data-focus": `map ${number} ${head}` },
-      onclick: () => (look({ head: isChosen ? null : head }), draw()),
+      onclick: () => ((view.head = isChosen ? null : head), draw()),
     });
     button.append(drawMap(make("canvas"), rows, most), headName(place, head).replace("head ", ""));
     return make("div", {}, button, removeButton(number, removal(model, place, "head", head)));
@@ -511,34 +461,25 @@ function smallMaps(model, number, place, heads) {
 
 // --- one model -----------------------------------------------------------------------------------
 
-function explanationOf(model, place, painting) {
+function explanationOf({ word }, place, painting) {
   const where = make("strong", { text: `${placeName(place)}. ` });
   if (!painting) return make("p", {}, where, `The system ${place.system} decides nothing: no colours.`);
-  const { word } = model.stacks[place.stack];
-  const most = painting.units > COLOURS ? `, of the ${COLOURS} that have it most often` : "";
-  const tie = painting.leaders.includes(-1) ? "; = where several have the same" : "";
   const what = `The colour of a ${word} tells which ${place.unit} has the largest weight there`;
-  return make("p", {}, where, `${what}${most}${tie}.`);
+  return make("p", {}, where, `${what} (= where several have the same).`);
 }
 
-function stackTitle(model, name) {
-  if (Object.keys(model.stacks).length > 1) return `The ${name} reads`;
-  return { token: "Text", pixel: "Image", frame: "Sound" }[model.stacks[name].word];
-}
-
-async function column(model, number) {
+function column(model, number) {
   const section = make("section", { class: "model", "aria-label": model.name });
-  section.append(make("h2", { text: model.name }), await outputOf(model, number));
+  section.append(make("h2", { text: model.name }), outputOf(model, number));
   section.append(mattersShown(model, number));
-  const isHere = (each) => keyOf(each) === view.place && each.layer === chosen("layer");
+  const isHere = (each) => keyOf(each) === view.place && each.layer === view.layer;
   const place = model.places.find(isHere);
   if (!place) {
     section.append(make("p", { text: "This model has no attention at this place." }));
     return { element: section, show() {} };
   }
-  const painting = await paintingOf(model, place);
-  const heads = place.heads && (await arrayOf(place.heads));
-  const rows = heads && readsOf(heads, headOf(place));
+  const painting = paintingOf(model, place);
+  const rows = place.heads && readsOf(place.heads, headOf(place));
   const act = (stack) => ({
     point: (position) => point(position === null ? null : { stack, position }),
     pick: (position) => pick({ stack, position }),
@@ -547,16 +488,16 @@ async function column(model, number) {
   const views = {};
   for (const name of unique([place.keys ?? place.stack, place.stack])) {
     const own = name === place.stack ? painting : null;
-    views[name] = stackView(model.stacks[name], stackTitle(model, name), own, act(name));
+    views[name] = stackView(model.stacks[name], Object.keys(model.stacks).length > 1 ? `The ${name} reads` : "Input", own, act(name));
   }
   const map = rows && largeMap(model, place, rows, act(place.stack));
   const inspector = make("div", { class: "inspector" });
   const text = `Point at a ${model.stacks[place.stack].word}: blue is what is read from there.`;
   const hint = make("p", { class: "small", text });
   const stacks = make("div", {}, Object.values(views).map((each) => each.element), hint);
-  section.append(explanationOf(model, place, painting));
+  section.append(explanationOf(model.stacks[place.stack], place, painting));
   section.append(make("div", { class: "place" }, stacks, inspector));
-  if (map) section.append(map.element, smallMaps(model, number, place, heads));
+  if (map) section.append(map.element, smallMaps(model, number, place));
 
   // What is read at a token: from there if it is one that reads, else by which it is read.
   function reading({ stack, position }) {
@@ -596,8 +537,8 @@ async function column(model, number) {
   }
 
   // Shows what is at the token in view, if this model has one there.
-  async function show() {
-    const token = pointed ?? tokenOf();
+  function show() {
+    const token = pointed ?? view.token;
     const stack = model.stacks[token?.stack];
     const here = stack && token.position < stack.tokens.length ? token : null;
     const at = here?.stack === place.stack ? here.position : null;
@@ -613,11 +554,9 @@ async function column(model, number) {
     if (painting) parts.push(weightsTable(at));
     if (read) parts.push(readingTable(read, at));
     if (model.kind === "tokens" && here?.stack === model.over) {
-      const best = await probable(model, here.position, passOf(number));
+      const best = probable(model, here.position, passOf(number));
       parts.push(barTable(model.is_next ? "Probable next" : "Probable here", best, "probable"));
     }
-    const now = pointed ?? tokenOf();
-    if (now?.stack !== token?.stack || now?.position !== token?.position) return; // gone on
     inspector.replaceChildren(...parts);
   }
   return { element: section, show };
@@ -627,41 +566,35 @@ async function column(model, number) {
 
 function point(token) {
   pointed = token;
-  return Promise.all(columns.map((each) => each.show()));
+  for (const each of columns) each.show();
 }
 
 // Keeps a token selected; a second click lets it go, unless it is to stay.
-function pick({ stack, position }, stays = false) {
-  const token = `${stack}:${position}`;
-  look({ token: view.token === token && !stays ? null : token });
-  return point(null);
-}
-
-let drawing = 0;
-async function draw() {
-  const mine = ++drawing;
-  const focus = document.activeElement?.dataset?.focus;
-  const bar = controls(settle());
-  const made = await Promise.all(models.map(column));
-  if (mine !== drawing) return; // the reader has gone on
-  columns = made;
-  const all = make("div", { class: "models" }, made.map(({ element }) => element));
-  document.getElementById("page").replaceChildren(bar, all);
-  await point(null);
-  if (focus) document.querySelector(`[data-focus="${CSS.escape(focus)}"]`)?.focus();
-  document.documentElement.dataset.drawn = String(mine);
-}
-
-function start() {
-  view = Object.fromEntries(new URLSearchParams(location.hash.slice(1)));
-  return draw();
-}
-
-document.addEventListener("keydown", ({ key }) => {
-  if (key !== "Escape") return;
-  look({ token: null });
+function pick(token, stays = false) {
+  const isSame = view.token?.stack === token.stack && view.token.position === token.position;
+  view.token = isSame && !stays ? null : token;
   point(null);
-});
-addEventListener("hashchange", start);
+}
+
+function draw() {
+  const focus = document.activeElement?.dataset?.focus;
+  const bar = controls();
+  columns = models.map(column);
+  const all = make("div", { class: "models" }, columns.map(({ element }) => element));
+  document.getElementById("page").replaceChildren(bar, all);
+  point(null);
+  if (focus) document.querySelector(`[data-focus="${CSS.escape(focus)}"]`)?.focus();
+}
+
+async function start() {
+  for (const holder of models.flatMap((model) => [model, ...model.places])) {
+    for (const name of ["ids", "shares", "weights", "heads"]) {
+      if (holder[name]) holder[name] = await inflated(holder[name]);
+    }
+  }
+  draw();
+  document.documentElement.dataset.drawn = "";
+}
+
 matchMedia("(prefers-color-scheme: dark)").addEventListener("change", draw);
 start();

@@ -34,11 +34,7 @@ MEAN = "mean"  # over data sets, in the place of the name of one
 RANKING = "first score"  # the family of the scores that rank the systems
 _KEYS = ("family", "dataset", "test", "score", "lower_is_better", "digits", "system", "of_seeds")
 _OF_MEAN = ("value", "low", "high", "over", "why")
-_OF_DIFFERENCE = {
-    "value": "difference",
-    **{name: f"diff_{name}" for name in ("low", "high", "over", "why")},
-    **{name: name for name in ("p", "corrected_p", "detectable")},
-}
+_OF_DIFFERENCE = ("p", "detectable", "difference", *(f"diff_{name}" for name in _OF_MEAN[1:]))
 
 
 @dataclass(frozen=True)
@@ -134,37 +130,39 @@ def scores_of(comparisons: Sequence[Comparison]) -> pd.DataFrame:
     columns = [column for of in comparisons for column in _columns(of)]
     first = [score.name for *_, score, family in columns if family == RANKING]
     has_mean = 1 < len(first) == len(comparisons) and len(set(first)) == 1
-    tests = Counter(family for *_, family in columns)
-    tests[RANKING] += has_mean
+    tests = Counter(family for *_, family in columns) + Counter({RANKING: int(has_mean)})
     names = [system.name for system in comparisons[0].systems]
+    number_of_tests = {family: n * (len(names) - 1) for family, n in tests.items()}
     rows: list[tuple[Any, ...]] = []
-    means: list[Estimate] = []
-    differences: list[Estimate] = []
+    ranking: dict[str, list[tuple[Estimate, Estimate]]] = {name: [] for name in names}
     for of, test, score, family in columns:
         scores = [system.scores(test, score.name) for system in of.systems]
         key = (family, of.dataset, test, score.name, score.lower_is_better, score.digits)
         for name, own in zip(names, scores, strict=True):
-            rows.append((*key, name, own.values.tolist()))
-            means.append(contrast(own))
-            found = contrast(own, scores[0], tests=tests[family] * (len(names) - 1))
-            is_other = name != of.baseline
-            differences.append(found if is_other else Estimate(math.nan, why="baseline"))
+            apart = Estimate(math.nan, why="baseline")
+            if name != of.baseline:
+                apart = contrast(own, scores[0], tests=number_of_tests[family])
+            found = contrast(own), apart
+            rows.append((*key, name, own.values.tolist(), *_numbers(*found)))
+            if family == RANKING:
+                ranking[name].append(found)
     for name in names if has_mean else ():
-        own_rows = [n for n, row in enumerate(rows) if row[0] == RANKING and row[-2] == name]
-        number_of_tests = tests[RANKING] * (len(names) - 1)
-        rows.append((RANKING, MEAN, *rows[own_rows[0]][2:-1], []))
-        means.append(mean_of([means[n] for n in own_rows]))
-        differences.append(mean_of([differences[n] for n in own_rows], number_of_tests))
-    apart = pd.DataFrame(map(vars, differences), columns=_OF_DIFFERENCE)
-    table = pd.DataFrame(rows, columns=_KEYS)
-    table = table.join(pd.DataFrame(map(vars, means), columns=_OF_MEAN))
-    table = table.join(apart.rename(columns=_OF_DIFFERENCE))
-    # A p over items alone says nothing of systems: another seed may reverse it.
-    table["p"] = table["p"].where(table["diff_over"].str.contains("seeds"))
+        means, differences = zip(*ranking[name], strict=True)
+        found = mean_of(means), mean_of(differences, number_of_tests[RANKING])
+        rows.append((RANKING, MEAN, *rows[0][2:6], name, [], *_numbers(*found)))
+    table = pd.DataFrame(rows, columns=[*_KEYS, *_OF_MEAN, *_OF_DIFFERENCE])
     p = table.groupby("family")["p"]
     table["corrected_p"] = p.transform(lambda own: pd.Series(holm(own), own.index))
     table["significant"] = table["corrected_p"] < SIGNIFICANT
     return table
+
+
+def _numbers(mean: Estimate, apart: Estimate) -> list[Any]:
+    """Lists what the table has of a mean and of its difference to the baseline."""
+    # A p over items alone says nothing of systems: another seed may reverse it.
+    p = apart.p if "seeds" in apart.over else math.nan
+    ends = [[each.value, each.low, each.high, each.over, each.why] for each in (mean, apart)]
+    return [*ends[0], p, apart.detectable, *ends[1]]
 
 
 def _columns(of: Comparison) -> Iterator[tuple[Comparison, str, Score, str]]:
@@ -203,57 +201,42 @@ def verdict_of(comparisons: Sequence[Comparison], table: pd.DataFrame) -> str:
         for run, why in each.lost.items()
     ]
     asked = sum(len(each.compared.runs) for each in comparisons)
-    said = [f"{len(lost)} of {asked} runs are in no mean: {', '.join(lost)}.\n"] if lost else []
+    said = f"{len(lost)} of {asked} runs are in no mean: {', '.join(lost)}.\n" if lost else ""
     # The sort is stable, so that of equals the baseline is first.
     lower = bool(ranking["lower_is_better"].any())
     known = ranking.dropna(subset="value").sort_values("value", ascending=lower, kind="stable")
     if known.empty:
-        return "".join([*said, f"There is no {'result' if dataset != MEAN else 'mean'}."])
+        return f"{said}There is no {'result' if dataset != MEAN else 'mean'}."
     best, *others = known.itertuples()
+    is_compared = bool(others) and of.baseline in set(known["system"])
     # The best is compared with the baseline; if that is the best, so is each other one.
     rivals = [best] if best.system != of.baseline else others
-    is_compared = len(known) > 1 and of.baseline in set(known["system"])
     if is_compared and not all(row.significant for row in rivals):
-        said.append("No clear winner. ")
+        said += "No clear winner. "
     name = f"mean {best.score} over data sets" if dataset == MEAN else best.score
     value = number(best.value, best.digits)
     within = interval(best.low, best.high, best.digits, before=", 95% interval ")
-    said.append(f"{best.system} has the best {name}: {value}{within}. ")
+    said += f"{best.system} has the best {name}: {value}{within}. "
     if not is_compared:
-        needed = "that takes scores of the baseline and of another system"
-        return "".join([*said, f"It is not compared: {needed}."])
-    told = rivals[0]
+        return f"{said}It is not compared: that takes scores of the baseline and of another system."
+    told: Any = rivals[0]
     apart = number(told.difference, told.digits, sign=True)
     ends = (told.diff_low, told.diff_high, told.digits)
     within = interval(*ends, before=", 95% interval ", sign=True)
-    said.append(f"{told.system} differs from the baseline {of.baseline} by {apart}{within}: ")
-    said.append(f"{_chance(told)}.")
-    if dataset != MEAN:
-        said.append(_cost(of, told.system))
+    said += f"{told.system} differs from the baseline {of.baseline} by {apart}{within}: "
+    if told.diff_over == "items":
+        said += (
+            "one seed cannot tell whether that is the chance of training, which the interval over "
+            "test items leaves out; run at least three."
+        )
+    elif not told.diff_over:
+        said += f"no test can be made ({told.diff_why})."
+    else:
+        found = "a significant difference" if told.significant else "it may be chance"
+        said += f"{found} ({p_value(told.corrected_p)})."
     if len(known) > 2:
-        said.append(
+        said += (
             f" As the best of {len(known)} systems was chosen for its score, its lead is probably "
             f"overstated."
         )
-    return "".join(said)
-
-
-def _chance(row: Any) -> str:
-    """Says whether a difference to the baseline may be chance."""
-    if row.diff_over == "items":
-        return (
-            "one seed cannot tell whether that is the chance of training, which the interval over "
-            "test items leaves out; run at least three"
-        )
-    if not row.diff_over:
-        return f"no test can be made ({row.diff_why})"
-    found = "a significant difference" if row.significant else "it may be chance"
-    return f"{found} ({p_value(row.corrected_p)})"
-
-
-def _cost(of: Comparison, name: str) -> str:
-    own, base = (next(s.runs[0] for s in of.systems if s.name == n) for n in (name, of.baseline))
-    times = of.compared.step_times.get(name)
-    time = f" and takes {number(times.value, 2)}× its time per step" if times else ""
-    size = number(own.parameters / base.parameters, 2)
-    return f" It has {size}× the parameters of {of.baseline}{time}."
+    return said

@@ -12,11 +12,10 @@ from matplotlib.figure import Figure
 from pandas.api.types import is_float_dtype
 
 from headwise.analysis.decided import Decided
-from headwise.analysis.questions import alike, entropy, load, pmi, ranges
+from headwise.analysis.questions import alike, entropy, explained, load, pmi
 from headwise.analysis.results import parts_of
 from headwise.analysis.statistics import SIGNIFICANT
-from headwise.report.findings import by_unit, explained_by, part, plural, removed, where
-from headwise.report.page import Section, axes, heat, look, number
+from headwise.report.page import Section, axes, heat, interval, look, number
 
 if TYPE_CHECKING:
     from headwise.report.analysing import Analysis
@@ -42,11 +41,99 @@ def analysis_sections(analyses: "Sequence[Analysis]", made: str) -> list[Section
                     section.title += f": {each.name}" if len(analyses) > 1 else ""
                     yield section
 
-    rest = of_all(of_entropy, of_load, of_explained, of_layers, of_ranges, over_training)
+    rest = of_all(of_entropy, of_load, of_explained, of_layers, over_training)
     more: dict[str, Any] = {section.title: [replace(section, title="")] for section in rest}
     more["How this page was made"] = made
     counted = "Layers, heads and experts are counted from 0, as in the code."
     return [*of_all(of_ablations, of_labels), Section("More", counted, more=more)]
+
+
+# --- what was found, in sentences -------------------------------------------------------------
+
+
+def findings(decided: Sequence[Decided], ablations: pd.DataFrame | None) -> list[str]:
+    """Says in sentences what was found of one model; those on the whole score come first."""
+    found = [] if ablations is None else [*_of_score(ablations)]
+    for unit, of in by_unit(decided).items():
+        multiples = pd.concat([load(d) * d.weights.shape[1] for d in of])
+        found.append(
+            f"Of all layers, the busiest {unit} does {number(multiples.max(), 1)} times an even "
+            f"share of the work, and the least busy {number(multiples.min(), 1)} times."
+        )
+    shares = [(share, label, d) for d in decided for label, share in explained_by(d).items()]
+    if shares:
+        share, label, d = max(shares, key=lambda each: each[0])
+        found.append(
+            f"The {label} alone explains up to {percent(share)} of the variance of the weights "
+            f"({d.place})."
+        )
+    return found or ["Its attention decides nothing, and no part was removed."]
+
+
+def _of_score(table: pd.DataFrame) -> Iterator[str]:
+    """Says which part is worth most, how many are worth nothing, and what the weights are worth."""
+    units = table[[removed(row) is not None for row in table.itertuples()]].dropna(subset="cost")
+    if len(units):
+        best, last = units.iloc[0], units.iloc[-1]
+        if best.cost > 0:
+            yield f"Worth most is {named(best)}: without it, {_loss(table, best)}."
+        names = " and ".join(f"parts of kind {unit}" for unit in dict.fromkeys(units["unit"]))
+        needed = int(((units["corrected_p"] < SIGNIFICANT) & (units["cost"] > 0)).sum())
+        if units["p"].isna().all():
+            yield f"Which parts may be removed cannot be said: {best.why}."
+        else:
+            yield (
+                f"Of the {len(units):,} {names}, removed one at a time, {needed:,} are shown to be "
+                f"needed by these {table.attrs['items']:,} items. The cheapest is {named(last)}: "
+                f"without it, {_loss(table, last)}."
+            )
+    for row in table[table["ablation"] == "uniform"].itertuples():
+        yield f"With {named(row)} in place of the learned weights, {_loss(table, row)}."
+
+
+def _loss(table: pd.DataFrame, row: Any) -> str:
+    """Says what an ablation costs, as a share of the whole score."""
+    about, digits = table.attrs, table.attrs["digits"] + 1
+    whole = f"the {about['score']} of {number(about['value'], digits)}"
+    within = interval(row.low, row.high, digits, before=" ", sign=True)
+    chance = "" if row.corrected_p < SIGNIFICANT else f", which may be chance{within}"
+    if not row.share > 0:  # nothing is lost, or the whole score is no share of anything
+        return f"{whole} changes by {number(row.difference, digits, sign=True)}{chance}"
+    if about["lower_is_better"]:
+        return f"{whole} rises by {percent(row.share)}{chance}"
+    return f"{percent(row.share)} of {whole} is lost{chance}"
+
+
+def named(row: Any) -> str:
+    """Names an ablation, a row of the table: by the unit that it removes, or by what it does."""
+    if removed(row) is not None:
+        return f"{row.unit} {removed(row)} ({row.place})"
+    return " ".join([row.ablation, *map(str, row.options.values()), f"{row.unit} weights"])
+
+
+def removed(row: Any) -> int | None:
+    """Returns the number of the unit that an ablation removes; None if it changes a whole kind."""
+    number_of_unit: int | None = row.options.get(row.unit)
+    return number_of_unit
+
+
+def percent(share: float) -> str:
+    return f"{number(100 * share, 1 if abs(share) < 0.095 else 0)}%"
+
+
+def by_unit(decided: Sequence[Decided]) -> dict[str, list[Decided]]:
+    """Groups the systems that have several units by what these are."""
+    found: dict[str, list[Decided]] = {}
+    for d in decided:
+        if d.weights.shape[1] > 1:
+            found.setdefault(d.unit, []).append(d)
+    return found
+
+
+def explained_by(d: Decided) -> dict[str, float]:
+    """Computes how much of the decisions each label explains."""
+    found = {label: explained(d, label) for label in d.labels}
+    return {label: share for label, share in found.items() if share == share}
 
 
 # --- what each part is worth ------------------------------------------------------------------
@@ -57,6 +144,7 @@ def of_ablations(of: "Analysis") -> Section | None:
     table = of.ablations
     if table is None or table.empty:
         return None
+    score = str(table.attrs["score"])
     says = (
         f"The trained model is evaluated once more without a part; nothing is trained again. "
         f"Filled points are more than chance (p < {SIGNIFICANT}). Two parts that do the same work "
@@ -67,36 +155,22 @@ def of_ablations(of: "Analysis") -> Section | None:
         f"alone: another seed may use other parts. p is corrected by Holm's method for all "
         f"ablations of a model, and intervals are not. In maps, negative losses are gains."
     )
+    programs = ["ablation", "path", "place", "unit", "options"]
+    names = pd.Index(map(named, table.itertuples()), name="without, or with")
+    whole = table.drop(columns=programs).set_index(names)
+    first = whole[["value", "difference", "low", "high", "share", "corrected_p"]].head(_SHOWN)
+    columns = {"value": score, "low": "95% interval from", "high": "to", "corrected_p": "p"}
     return Section(
         "What each part is worth",
         says,
-        _worth(table.head(_SHOWN)),
-        [_forest(table), *_maps(table)],
-        more={f"All {len(table)} ablations": _named(table)},
+        first.round(5).rename(columns=columns),
+        [_forest(whole, score), *_maps(table)],
+        more={f"All {len(table)} ablations": whole},
         notes=[note],
     )
 
 
-def _worth(table: pd.DataFrame) -> pd.DataFrame:
-    names = {
-        "value": str(table.attrs["score"]),
-        "difference": "difference",
-        "low": "95% interval from",
-        "high": "to",
-        "share": "share of the whole",
-        "corrected_p": "p",
-    }
-    return _named(table)[[*names]].round(5).rename(columns=names)
-
-
-def _named(table: pd.DataFrame) -> pd.DataFrame:
-    """Names each ablation in words in place of the columns that say what it is to programs."""
-    names = pd.Index(map(part, table.itertuples()), name="without, or if")
-    programs = ["ablation", "path", "place", "unit", "options"]
-    return table.drop(columns=programs).set_index(names)
-
-
-def _forest(table: pd.DataFrame) -> Figure:
+def _forest(table: pd.DataFrame, score: str) -> Figure:
     """Draws what the costliest ablations change."""
     top = table.head(_DRAWN)
     figure, (plot,) = axes(height=1.0 + 0.25 * len(top), width=6.4)
@@ -105,14 +179,10 @@ def _forest(table: pd.DataFrame) -> Figure:
     plot.hlines(at, top["low"], top["high"], color=colour)
     filled = [colour if p < SIGNIFICANT else "white" for p in top["corrected_p"]]
     plot.scatter(top["difference"], at, c=filled, edgecolors=colour, zorder=3)
-    names = [
-        f"{row.unit} {removed(row)}, {row.place}" if row.place else part(row)
-        for row in top.itertuples()
-    ]
-    plot.set_yticks(at, names)
+    plot.set_yticks(at, top.index)
     plot.invert_yaxis()
     plot.locator_params(axis="x", nbins=5)
-    plot.set_xlabel(f"change of the {table.attrs['score']}")
+    plot.set_xlabel(f"change of the {score}")
     more = f" ({len(top)} of {len(table)})" if len(table) > len(top) else ""
     plot.set_title(f"the costliest first{more}", loc="left", fontsize=11)
     return figure
@@ -120,13 +190,10 @@ def _forest(table: pd.DataFrame) -> Figure:
 
 def _maps(table: pd.DataFrame) -> Iterator[Figure]:
     """Draws what each unit of each layer costs, in percent of the whole score."""
-    units = table.assign(
-        number=[removed(row) for row in table.itertuples()], cost=100 * table.share
-    )
-    for unit, of_unit in units.dropna(subset="number").groupby("unit", sort=False):
-        cells = of_unit.astype({"number": int}).pivot(
-            index="place", columns="number", values="cost"
-        )
+    units = table.assign(number=[removed(row) for row in table.itertuples()])
+    units["cost"] = 100 * units["share"]
+    for unit, of in units.dropna(subset="number").groupby("unit", sort=False):
+        cells = of.astype({"number": int}).pivot(index="place", columns="number", values="cost")
         title = f"% of the {table.attrs['score']} lost without {unit} n"
         yield heat(cells.sort_index(key=_by_numbers), title, around_zero=True, digits=1)
 
@@ -145,17 +212,14 @@ def of_labels(of: "Analysis") -> Section | None:
     labels = dict.fromkeys(
         name for d in deciding for name in d.positions.select_dtypes(exclude="number")
     )
-    if not labels:
-        return None
-    units = " or ".join(plural(unit) for unit in by_unit(of.decided))
-    section = Section(f"What goes to which {units}")
+    section = Section("What goes to which unit")
     for label in labels:
         known = [d for d in deciding if label in d.positions]
         # The place is shown where the label explains most; the others are folded.
         first = max(known, key=lambda d: explained_by(d).get(label, -1.0))
         if first.positions[label].nunique() <= _CLASSES:
             tables = {d.place: _by_class(d, label) for d in known}
-            title = f"{label}, {where(first.place)}:\n% that goes to each {first.unit}"
+            title = f"{label}, {first.place}:\n% that goes to each {first.unit}"
             section.figures.append(heat(tables[first.place], title, digits=0))
         else:
             tables = {d.place: pmi(d, label, _LISTED).set_index("unit").round(3) for d in known}
@@ -163,10 +227,17 @@ def of_labels(of: "Analysis") -> Section | None:
         if not tables:  # nothing occurs five times
             continue
         if section.table is None and "pmi" in tables.get(first.place, ()):
-            section.table = _leading(tables[first.place], first.unit)
+            top = tables[first.place].groupby(level="unit").head(_LEADING)
+            cells = top["name"] + "\n" + top["pmi"].map(lambda x: number(x, 1, sign=True))
+            section.table = pd.DataFrame(
+                {
+                    f"{first.unit} {unit}": pd.Series([*of])
+                    for unit, of in cells.groupby(level="unit")
+                }
+            )
             section.says = (
-                f"For each {first.unit} of the {where(first.place)}, which the {label} explains "
-                f"best, the table has what goes to it more often than others do, with "
+                f"For each {first.unit} of {first.place}, which the {label} explains best, the "
+                f"table has what goes to it more often than others do, with "
                 f"ln p({first.unit} | {label}) / p({first.unit}) (PMI). What occurs less than "
                 f"five times is left out; by chance one in 40 stands out."
             )
@@ -181,33 +252,19 @@ def _by_class(d: Decided, label: str) -> pd.DataFrame:
     return shares.sort_index(key=_by_numbers).rename_axis(label)
 
 
-def _leading(table: pd.DataFrame, unit: str) -> pd.DataFrame:
-    """Lists the first tokens of each unit, a column, with their PMI."""
-    columns = {}
-    for at, of in table.groupby(level="unit"):
-        pairs = zip(of["name"].head(_LEADING), of["pmi"], strict=False)
-        columns[f"{unit} {at}"] = pd.Series(
-            [f"{name}\n{number(x, 1, sign=True)}" for name, x in pairs]
-        )
-    return pd.DataFrame(columns).rename(index=lambda rank: rank + 1)
-
-
 # --- the rest ---------------------------------------------------------------------------------
 
 
 def of_entropy(of: "Analysis") -> Section | None:
     """Shows how undecided the decisions are: MAE section 5.1, TIM figure 3."""
     names = {"low": "95% interval from", "high": "to", "even": "if all weigh alike"}
-    table = (
-        pd.DataFrame({where(d.place): entropy(d) for d in of.decided})
-        .T.round(3)
-        .rename(columns=names)
-    )
+    table = pd.DataFrame({d.place: entropy(d) for d in of.decided}).T.round(3)
     says = (
         "The entropy −Σ w ln w of a decision with the weights w, in nats: 0 if one has all the "
         "weight. The interval is over sequences."
     )
-    return Section("How undecided the decisions are", says, table) if len(table) else None
+    shown = table.rename(columns=names)
+    return Section("How undecided the decisions are", says, shown) if len(table) else None
 
 
 def of_load(of: "Analysis") -> Section | None:
@@ -225,7 +282,7 @@ def of_load(of: "Analysis") -> Section | None:
 
 def of_explained(of: "Analysis") -> Section | None:
     """Shows what explains the decisions: TIM figure 2."""
-    table = pd.DataFrame({where(d.place): explained_by(d) for d in of.decided}).T
+    table = pd.DataFrame({d.place: explained_by(d) for d in of.decided}).T
     says = (
         "The share of the variance of the weights that lies between the classes of a label, less "
         "what as many classes explain by chance (ε²): 1 if the label says all about a decision. "
@@ -252,31 +309,21 @@ def of_layers(of: "Analysis") -> Section | None:
     return Section("How alike the layers decide", says, figures=figures) if figures else None
 
 
-def of_ranges(of: "Analysis") -> Section | None:
-    """Shows the weights of frequent tokens: TIM figure 4, left."""
-    known = [d for some in by_unit(of.decided).values() for d in some if "token" in d.positions]
-    if not known:
-        return None
-    d = max(known, key=lambda d: explained_by(d).get("token", -1.0))
-    says = f"The weights of units where frequent tokens stand, in the {where(d.place)}."
-    table = ranges(d).round(3).set_index(["token", "unit"])
-    return Section("The weights of frequent tokens", says, table)
-
-
 def over_training(of: "Analysis") -> Section | None:
     """Shows what a run recorded while it was trained: TIM figure 2, Weighted figure 3."""
     found = recorded(of.history)
-    if found.empty:
-        return None
-    is_of_unit = found["of"] != ""
-    found["plot"] = found["figure"].where(~is_of_unit, found["figure"] + ", " + found["place"])
-    found["line"] = found["of"].where(is_of_unit, found["place"])
     plots = [*found.groupby("plot", sort=False)]
     figures = []
     for some in (plots[n : n + _SIDE_BY_SIDE] for n in range(0, len(plots), _SIDE_BY_SIDE)):
         figure, panels = axes(len(some), height=2.7, width=3.9 * len(some))
         for panel, (title, rows) in zip(panels, some, strict=True):
-            _draw(panel, rows.pivot(index="step", columns="line", values="value"))
+            lines = rows.pivot(index="step", columns="line", values="value")
+            for at, values in enumerate(lines.T.to_numpy()):
+                panel.plot(lines.index, values, linewidth=1.4, color=look(at)["color"])
+            last = lines.ffill().iloc[-1]
+            for name in dict.fromkeys([last.idxmax(), last.idxmin()]):
+                panel.text(lines.index[-1], last[name], f" {name}", va="center", fontsize=9)
+            panel.set_xlabel("step")
             panel.set_title(title, loc="left", fontsize=10)
         figures.append(figure)
     says = (
@@ -284,14 +331,14 @@ def over_training(of: "Analysis") -> Section | None:
         "same weight, and what a label explains (ε²) is 1 where it decides everything. The highest "
         "and the lowest line are named."
     )
-    return Section("Over training", says, figures=figures)
+    return Section("Over training", says, figures=figures) if figures else None
 
 
 def recorded(history: Sequence[Mapping[str, float]]) -> pd.DataFrame:
-    """Returns what a run recorded of its systems, a row for each figure at a step.
+    """Returns what a run recorded of its systems, a row for each figure of a line at a step.
 
-    The columns are `step`, `figure`, `place`, `of`, which is a unit or empty, and `value`. An
-    entropy is divided by that of even decisions.
+    The lines of a plot are units of a place, or places. An entropy is divided by that of even
+    decisions.
     """
     rows = []
     for record in history:
@@ -299,18 +346,9 @@ def recorded(history: Sequence[Mapping[str, float]]) -> pd.DataFrame:
             kind, place, of = parts_of(name)
             if kind == "entropy":
                 even = record.get(f"even {name}", 0.0)
-                rows.append((record["step"], _ENTROPY, place, "", value / even if even else 1.0))
+                rows.append((record["step"], _ENTROPY, place, value / even if even else 1.0))
             elif kind == "explained":
-                rows.append((record["step"], f"explained by the {of}", place, "", value))
+                rows.append((record["step"], f"explained by the {of}", place, value))
             elif kind in _OF_UNITS:
-                rows.append((record["step"], _OF_UNITS[kind], place, of, value))
-    return pd.DataFrame(rows, columns=["step", "figure", "place", "of", "value"])
-
-
-def _draw(panel: Any, lines: pd.DataFrame) -> None:
-    for at, values in enumerate(lines.T.to_numpy()):
-        panel.plot(lines.index, values, linewidth=1.4, color=look(at)["color"])
-    last = lines.ffill().iloc[-1]
-    for name in dict.fromkeys([last.idxmax(), last.idxmin()]):
-        panel.text(lines.index[-1], last[name], f" {name}", va="center", fontsize=9)
-    panel.set_xlabel("step")
+                rows.append((record["step"], f"{_OF_UNITS[kind]}, {place}", of, value))
+    return pd.DataFrame(rows, columns=["step", "plot", "line", "value"])
