@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from headwise.heads.ablation import HEADS
 from headwise.heads.cache import AttentionCache
 from headwise.heads.system import AttentionOutput, Routing, System, is_repeated
-from headwise.ops.checks import did_you_mean, in_range
+from headwise.ops.checks import in_range
 from headwise.ops.layers import norm_of
 from headwise.ops.rotary import Rotary
 
@@ -114,17 +114,10 @@ class Attention(System):
         qk_norm: bool = False,
         norm_eps: float = 1e-6,
         dense: bool = True,
-        **unknown: Any,
     ) -> None:
         super().__init__()
-        for name in unknown:
-            known = ["head_dim", "num_key_value_heads", "kdim", "vdim", "dropout", "bias"]
-            hint = did_you_mean(name, [*known, "qk_norm", "norm_eps"])
-            if name == "batch_first":
-                hint = ": it always takes (batch, time, embed_dim); leave batch_first out"
-            raise TypeError(f"{type(self).__name__} has no argument {name!r}{hint}")
-        widths = {"embed_dim": embed_dim, "num_heads": num_heads, "head_dim": head_dim}
-        for name, size in {**widths, "kdim": kdim, "vdim": vdim}.items():
+        sizes = {"embed_dim": embed_dim, "num_heads": num_heads, "head_dim": head_dim}
+        for name, size in {**sizes, "kdim": kdim, "vdim": vdim}.items():
             in_range(**{name: (1 if size is None else size, 1, inf)})
         if head_dim is None and embed_dim % num_heads:
             raise ValueError(
@@ -165,13 +158,9 @@ class Attention(System):
     def reset_parameters(self) -> None:
         """Draws the projections afresh, as `nn.MultiheadAttention` does (Glorot uniform)."""
         for name in PROJECTIONS:
-            proj = getattr(self, name, None)
-            if proj is None:
-                continue
-            # nn.MultiheadAttention draws the three as one matrix of three times the height.
-            nn.init.xavier_uniform_(proj.weight, gain=2**-0.5)
-            if proj.bias is not None:
-                nn.init.zeros_(proj.bias)
+            if getattr(self, name, None) is not None:
+                # nn.MultiheadAttention draws the three as one matrix of three times the height.
+                draw_linear(getattr(self, name), gain=2**-0.5)
         for norm in (self.q_norm, self.k_norm):
             if norm is not None:
                 norm.reset_parameters()
@@ -181,7 +170,7 @@ class Attention(System):
         query: Tensor,
         key: Tensor | None = None,
         value: Tensor | None = None,
-        *by_position: Any,
+        *,
         key_padding_mask: Tensor | None = None,
         attn_mask: Tensor | None = None,
         is_causal: bool = False,
@@ -217,19 +206,14 @@ class Attention(System):
             `y, weights`, and what was decided as the attribute `routing`.
 
         Raises:
-            TypeError: masks that are not given by name.
             ValueError: inputs that do not fit; the message names the argument.
         """
-        if by_position:
-            raise TypeError(
-                "masks are given by name: attention(x, x, x, key_padding_mask=..., attn_mask=...)"
-            )
         is_self = key is None or key is query or value is query
         key = query if key is None else key
         value = key if value is None else value
         offset = 0 if cache is None or cache.static else cache.get_seq_length()
-        check_call(self, query, key, value, offset, key_padding_mask, attn_mask)
-        check_uses(cache, rotary, is_self, query, query_padding_mask)
+        check_call(self, query, key, value, offset, key_padding_mask, attn_mask, query_padding_mask)
+        check_uses(cache, rotary, is_self, query.size(0))
         if query_padding_mask is None and is_self and key_padding_mask is not None:
             # The queries are the last of the keys; [-0:] would be all of them.
             query_padding_mask = key_padding_mask[:, key_padding_mask.size(1) - query.size(1) :]
@@ -389,29 +373,17 @@ class MultiHeadAttention(Attention):
         embed_dim: int,
         num_heads: int,
         *,
-        head_dim: int | None = None,
-        num_key_value_heads: int | None = None,
-        kdim: int | None = None,
-        vdim: int | None = None,
-        dropout: float = 0.0,
         bias: bool | Literal["qkv"] = True,
-        qk_norm: bool = False,
-        norm_eps: float = 1e-6,
-        **unknown: Any,
+        **options: Any,
     ) -> None:
-        sizes = {"head_dim": head_dim, "num_key_value_heads": num_key_value_heads}
-        widths = {"kdim": kdim, "vdim": vdim, "dropout": dropout, "bias": bias}
-        norms = {"qk_norm": qk_norm, "norm_eps": norm_eps}
-        super().__init__(embed_dim, num_heads, **sizes, **widths, **norms, **unknown)  # type: ignore[arg-type]
+        super().__init__(embed_dim, num_heads, bias=bias, **options)
         self.out_proj = nn.Linear(num_heads * self.head_dim, embed_dim, bias=bias is True)
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
         super().reset_parameters()
         if not self.heads_are_given:
-            nn.init.xavier_uniform_(self.out_proj.weight)
-            if self.out_proj.bias is not None:
-                nn.init.zeros_(self.out_proj.bias)
+            draw_linear(self.out_proj)
 
     def combine(self, heads: Tensor, inputs: Inputs, choice: Any) -> tuple[Tensor, Routing | None]:
         return self.join(heads), None
@@ -458,9 +430,8 @@ class MultiHeadAttention(Attention):
             )
         if not theirs.batch_first:
             raise ValueError(
-                "attention has batch_first=False, expected True: headwise takes (batch, time, "
-                "embed_dim), and would attend over the batch in its place. Build its module with "
-                "batch_first=True, and load the state dict of the old one"
+                "attention has batch_first=False, expected True: headwise would attend over the "
+                "batch. Build its module with batch_first=True, and load the old state dict"
             )
         made = cls(**{**standard_sizes(theirs), "dropout": theirs.dropout, **options})
         made.start_from(theirs, neutral=neutral)
@@ -507,8 +478,7 @@ class MultiHeadAttention(Attention):
         """The system over heads that another module computes, without projections.
 
         It is called with what these heads have read as `value`, `(batch, queries, num_heads *
-        head_dim)`, and gives back in the same shape what the other module's output projection is to
-        take instead.
+        head_dim)`, and returns in the same shape what the other module's output projection takes.
 
         Args:
             embed_dim: width of the query: of the input of the layer that the heads are in.
@@ -599,6 +569,13 @@ def standard_sizes(attention: Any) -> dict[str, Any]:
     return {**sizes, "bias": bias, **({} if norm is None else {"norm_eps": norm.eps})}
 
 
+def draw_linear(linear: nn.Linear, gain: float = 1.0) -> None:
+    """Draws a map by Glorot's bound times `gain`, without a bias."""
+    nn.init.xavier_uniform_(linear.weight, gain=gain)
+    if linear.bias is not None:
+        nn.init.zeros_(linear.bias)
+
+
 def hides(mask: Tensor) -> Tensor:
     """Where a mask lets nothing through: a boolean mask of the same shape."""
     return mask <= _HIDES if mask.is_floating_point() else mask
@@ -673,31 +650,29 @@ def check_call(
     offset: int,
     key_padding_mask: Tensor | None,
     attn_mask: Tensor | None,
+    query_padding_mask: Tensor | None,
 ) -> None:
     """Raises `ValueError` for inputs that do not fit together, naming the argument."""
     widths = (attention.embed_dim, attention.kdim, attention.vdim)
     for name, x, width in zip(("query", "key", "value"), (query, key, value), widths, strict=True):
         if x.dim() != 3 or x.size(-1) != width:
-            raise ValueError(
-                f"{name} has shape {tuple(x.shape)}, expected (batch, time, {width})"
-                + ("; add the batch by unsqueeze(0)" if x.dim() == 2 else "")
-            )
+            raise ValueError(f"{name} has shape {tuple(x.shape)}, expected (batch, time, {width})")
     if key.shape[:2] != value.shape[:2] or key.size(0) != query.size(0):
         raise ValueError(
             f"query, key and value are {tuple(query.shape)}, {tuple(key.shape)} and "
             f"{tuple(value.shape)}, expected one batch, and a value for each key"
         )
     batch, queries, keys, heads = *query.shape[:2], key.size(1) + offset, attention.num_heads
-    if key_padding_mask is not None:
-        check_mask("key_padding_mask", key_padding_mask, (batch, keys))
-    if attn_mask is not None:
-        by_head = ((batch, 1, queries, keys), (batch, heads, queries, keys))
-        allowed = ((queries, keys), (batch * heads, queries, keys), *by_head)
-        check_mask("attn_mask", attn_mask, *allowed)
+    by_head = ((batch, 1, queries, keys), (batch, heads, queries, keys))
+    check_mask("key_padding_mask", key_padding_mask, (batch, keys))
+    check_mask("attn_mask", attn_mask, (queries, keys), (batch * heads, queries, keys), *by_head)
+    check_mask("query_padding_mask", query_padding_mask, (batch, queries))
 
 
-def check_mask(name: str, mask: Tensor, *allowed: tuple[int, ...]) -> None:
+def check_mask(name: str, mask: Tensor | None, *allowed: tuple[int, ...]) -> None:
     """Raises `ValueError` unless it is a boolean or float mask of one of these shapes."""
+    if mask is None:
+        return
     if mask.dtype != torch.bool and not mask.is_floating_point():
         raise ValueError(
             f"{name} has dtype {mask.dtype}, expected torch.bool (True = not attended) or a float "
@@ -705,39 +680,27 @@ def check_mask(name: str, mask: Tensor, *allowed: tuple[int, ...]) -> None:
         )
     if tuple(mask.shape) not in allowed:
         shapes = " or ".join(map(str, dict.fromkeys(allowed)))
-        is_swapped = mask.dim() == 2 and tuple(mask.shape[::-1]) in allowed
-        hint = "; it is laid out as (time, batch): headwise puts the batch first"
-        raise ValueError(
-            f"{name} has shape {tuple(mask.shape)}, expected {shapes}" + hint * is_swapped
-        )
+        raise ValueError(f"{name} has shape {tuple(mask.shape)}, expected {shapes}")
 
 
 def check_uses(
-    cache: AttentionCache | None,
-    rotary: Rotary | None,
-    is_self_attention: bool,
-    query: Tensor,
-    query_padding_mask: Tensor | None,
+    cache: AttentionCache | None, rotary: Rotary | None, is_self_attention: bool, batch: int
 ) -> None:
     """Raises `ValueError` for what is given where it would compute something else."""
-    if query_padding_mask is not None:
-        check_mask("query_padding_mask", query_padding_mask, tuple(query.shape[:2]))
     if rotary is not None and not is_self_attention:
         raise ValueError(
             "rotary is given with keys of their own, expected None: it turns queries and keys by "
             "the same positions, in self-attention"
         )
-    if cache is None:
-        return
-    if cache.static and is_self_attention:
+    if cache is not None and cache.static and is_self_attention:
         raise ValueError(
             "cache is static, for the keys of a cross-attention that stay the same: give "
             "AttentionCache() in self-attention; in cross-attention, give key in each call"
         )
-    if cache.keys is not None and cache.keys.size(0) != query.size(0):
+    if cache is not None and cache.keys is not None and cache.keys.size(0) != batch:
         raise ValueError(
-            f"cache holds {cache.keys.size(0)} sequences, expected {query.size(0)}, the batch of "
-            f"this call: make a new one for another batch"
+            f"cache holds {cache.keys.size(0)} sequences, expected {batch}, the batch of this "
+            f"call: make a new one for another batch"
         )
 
 

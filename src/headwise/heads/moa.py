@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from headwise.heads.ablation import edits_of
-from headwise.heads.attention import Attention, Inputs, real_positions
+from headwise.heads.attention import Attention, Inputs, draw_linear, real_positions
 from headwise.heads.system import Routing
 from headwise.ops.checks import in_range, one_of
 from headwise.ops.layers import in_float32
@@ -164,9 +164,7 @@ class MixtureOfAttentionHeads(Attention):
             if linear is not None:
                 nn.init.zeros_(linear.weight)
         for proj in (self.k_proj, self.v_proj):
-            nn.init.xavier_uniform_(proj.weight)
-            if proj.bias is not None:
-                nn.init.zeros_(proj.bias)
+            draw_linear(proj)
         # Each expert is a map of its own, so Glorot's bound is that of one expert.
         bound = (6 / (self.embed_dim + self.expert_query.size(2))) ** 0.5
         nn.init.uniform_(self.expert_query, -bound, bound)
@@ -265,7 +263,7 @@ class Products:
 
         all      the matrices of all experts as one; what was not chosen is left out
         few      sums of rows of the matrices, of which none is copied, for decoding on a CPU
-        blocks   on a CPU: choices sorted by expert, whose matrix multiplies one dense block
+        sorted   on a CPU: choices sorted by expert, whose matrix multiplies one dense block
         kernel   on a GPU: the same by one kernel, which takes bfloat16
 
     Args:
@@ -282,16 +280,20 @@ class Products:
         fixed = torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active()
         if indices is None or fixed:
             return
-        tokens, top_k = indices.shape
         if x.is_cpu:
-            is_few = tokens <= 32 and not torch.is_grad_enabled()
-            self.form = "few" if is_few else "blocks"
+            self.form = "few" if len(indices) <= 32 and not torch.is_grad_enabled() else "sorted"
+            # Small products are several times as fast in float32 as in bf16 there.
+            self.computes_in = torch.promote_types(self.dtype, torch.float32)
         # Up to 8 times the products take less time on a GPU than to move tokens to their experts.
-        elif x.is_meta or (x.is_cuda and len(weight) > 8 * top_k):
+        elif x.is_meta or (x.is_cuda and len(weight) > 8 * indices.size(1)):
             fits = self.dtype == torch.bfloat16 and all(n % 8 == 0 for n in weight.shape[1:])
-            self.form = "kernel" if x.is_meta or (fits and tokens > 0) else "all"
-        if self.form in ("blocks", "kernel"):
-            self.choices = sort_choices(indices, len(weight))
+            self.form = "kernel" if x.is_meta or (fits and len(indices) > 0) else "all"
+            self.computes_in = self.dtype
+        if self.form in ("sorted", "kernel"):
+            experts, self.order = indices.flatten().sort(stable=True)
+            numbers = torch.arange(len(weight), device=x.device)
+            ends = torch.searchsorted(experts, numbers, right=True)
+            self.counts = ends.diff(prepend=ends.new_zeros(1))  # of each expert's choices
 
     def project(self, x: Tensor, weight: Tensor) -> Tensor:
         """x `(tokens, a)` and W `(experts, a, b)` to `(tokens, top_k, b)`."""
@@ -304,16 +306,15 @@ class Products:
                 return every
             return every.gather(1, self.indices.unsqueeze(-1).expand(-1, -1, every.size(2)))
         assert self.indices is not None
-        dtype, top_k = self.computes_in(), self.indices.size(1)
-        x, weight = x.to(dtype), weight.to(dtype)
+        x, weight, top_k = x.to(self.computes_in), weight.to(self.computes_in), self.indices.size(1)
         if self.form == "few":
-            made = sum_rows(x.repeat_interleave(top_k, 0), weight, self.indices.reshape(-1, 1))
-        elif self.form == "blocks":
-            made = _Project.apply(x, weight, self.choices)
+            made = sum_rows(x.repeat_interleave(top_k, 0), weight, self.indices.view(-1, 1))
+        elif self.form == "sorted":
+            choices = Choices(self.order // top_k, self.order, self.counts.tolist())
+            made = _Products.apply(x, weight, choices, len(self.order))
         else:
             # Each token's gradients are summed in one order, which index_select would not do.
-            rows = x.repeat_interleave(top_k, 0).index_select(0, self.choices.order)
-            made = self.choices.undone(multiply(rows, weight, self.choices.counts))
+            made = self.by_kernel(x.repeat_interleave(top_k, 0), weight)
         return made.view(*self.indices.shape, weight.size(2)).to(self.dtype)
 
     def combine(self, heads: Tensor, weight: Tensor) -> Tensor:
@@ -324,147 +325,88 @@ class Products:
                 heads = every.scatter(1, self.indices.unsqueeze(-1).expand_as(heads), heads)
             return heads.flatten(1) @ weight.flatten(0, 1)
         assert self.indices is not None
-        heads, weight = heads.to(self.computes_in()), weight.to(self.computes_in())
+        heads, weight = heads.to(self.computes_in), weight.to(self.computes_in)
         if self.form == "few":
             y = sum_rows(heads.flatten(1), weight, self.indices)
-        elif self.form == "blocks":
-            y = _Combine.apply(heads.flatten(0, 1), weight, self.choices)
+        elif self.form == "sorted":
+            choices = Choices(self.order, self.order // heads.size(1), self.counts.tolist())
+            y = _Products.apply(heads.flatten(0, 1), weight, choices, len(heads))
         else:
-            rows = heads.flatten(0, 1).index_select(0, self.choices.order)
-            made = self.choices.undone(multiply(rows, weight, self.choices.counts))
+            made = self.by_kernel(heads.flatten(0, 1), weight)
             y = made.view(*self.indices.shape, weight.size(2)).sum(1)
         return y.to(self.dtype)
 
-    def computes_in(self) -> torch.dtype:
-        """On a CPU float32 at least, in which small products are several times as fast as in bf16;
-        nor are the sums over experts rounded between."""
-        on_gpu = self.form == "kernel"
-        return self.dtype if on_gpu else torch.promote_types(self.dtype, torch.float32)
+    def by_kernel(self, rows: Tensor, weight: Tensor) -> Tensor:
+        """Each choice by the matrix of its expert: `(tokens * top_k, a)` to `(…, b)`."""
+        rows = rows.index_select(0, self.order)
+        if rows.is_meta:  # where costs are counted nobody knows who has chosen what
+            made = rows @ weight[0]
+        else:
+            # The kernel may leave the gradient of an expert without rows unwritten.
+            weight = weight.where((self.counts > 0)[:, None, None], 0.0)
+            made = F.grouped_mm(rows, weight, offs=self.counts.cumsum(0, dtype=torch.int32))
+        return torch.empty_like(made).index_copy_(0, self.order, made)
 
 
 class Choices(NamedTuple):
-    """All choices of a call, sorted by expert: number n · top_k + j is the j-th of token n.
-
-    Attributes:
-        order: their numbers, `(tokens * top_k,)`.
-        token: their tokens.
-        counts: how many each expert has, `(experts,)`.
-        tokens: how many tokens there are.
+    """The choices of a call, sorted by expert: which row each reads, which it is added to, and how
+    many each expert has.
     """
 
-    order: Tensor
-    token: Tensor
-    counts: Tensor
-    tokens: int
-
-    def undone(self, rows: Tensor) -> Tensor:
-        """Rows of the sorted choices in the order of the tokens."""
-        return torch.empty_like(rows).index_copy_(0, self.order, rows)
+    source: Tensor
+    target: Tensor
+    counts: list[int]
 
     def blocks(self) -> Iterator[tuple[slice, slice, list[int]]]:
         """Consecutive experts, their choices, and how many each has.
 
         They are about 1,024 choices together, few enough for what is moved to stay in cache.
         """
-        counts = self.counts.tolist()
         first = start = 0
-        for last in range(1, len(counts) + 1):
-            size = sum(counts[first:last])
-            if size >= 1024 or last == len(counts):
-                yield slice(first, last), slice(start, start + size), counts[first:last]
+        for last in range(1, len(self.counts) + 1):
+            size = sum(self.counts[first:last])
+            if size >= 1024 or last == len(self.counts):
+                yield slice(first, last), slice(start, start + size), self.counts[first:last]
                 first, start = last, start + size
 
 
-def sort_choices(indices: Tensor, num_experts: int) -> Choices:
-    """Sorts the choices of tokens, `(tokens, top_k)`.
-
-    >>> sort_choices(torch.tensor([[2, 0], [0, 1]]), num_experts=4).counts
-    tensor([2, 1, 1, 0])
-    """
-    experts, order = indices.flatten().sort(stable=True)
-    numbers = torch.arange(num_experts, device=indices.device)
-    ends = torch.searchsorted(experts, numbers, right=True)
-    counts = ends.diff(prepend=ends.new_zeros(1))
-    return Choices(order, order // indices.size(1), counts, len(indices))
-
-
-def project_blocks(x: Tensor, weight: Tensor, choices: Choices) -> Tensor:
-    """x[token] W[expert] of each choice: x `(tokens, a)` to `(choices, b)`, unsorted."""
-    made = x.new_empty(len(choices.order), weight.size(2))
+def add_products(x: Tensor, weight: Tensor, choices: Choices, rows: int) -> Tensor:
+    """y[target] = Σ x[source] W[expert] over the choices: x `(…, a)` to `(rows, b)`."""
+    y = x.new_zeros(rows, weight.size(2))
     for experts, block, counts in choices.blocks():
-        rows = x.index_select(0, choices.token[block]).split(counts)
-        for row, matrix, out in zip(rows, weight[experts], made[block].split(counts), strict=True):
-            torch.mm(row, matrix, out=out)
-    return choices.undone(made)
-
-
-def combine_blocks(rows: Tensor, weight: Tensor, choices: Choices) -> Tensor:
-    """The sums of rows[choice] W[expert] of each token: rows `(choices, a)` to `(tokens, b)`."""
-    y = rows.new_zeros(choices.tokens, weight.size(2))
-    for experts, block, counts in choices.blocks():
-        made = rows.new_empty(sum(counts), weight.size(2))
-        parts = rows.index_select(0, choices.order[block]).split(counts)
+        made = x.new_empty(sum(counts), weight.size(2))
+        parts = x.index_select(0, choices.source[block]).split(counts)
         for part, matrix, out in zip(parts, weight[experts], made.split(counts), strict=True):
             torch.mm(part, matrix, out=out)
-        y.index_add_(0, choices.token[block], made)
+        y.index_add_(0, choices.target[block], made)
     return y
 
 
-def sum_of_products(x: Tensor, rows: Tensor, choices: Choices) -> Tensor:
-    """Σ x[token]ᵀ rows[choice] over the choices of each expert: `(experts, a, b)`."""
-    weight = x.new_empty(len(choices.counts), x.size(1), rows.size(1))
-    for experts, block, counts in choices.blocks():
-        left = x.index_select(0, choices.token[block]).split(counts)
-        right = rows.index_select(0, choices.order[block]).split(counts)
-        for a, b, out in zip(left, right, weight[experts], strict=True):
-            torch.mm(a.t(), b, out=out)
-    return weight
-
-
-class _Project(torch.autograd.Function):
-    """`project_blocks`, whose gradients go block by block too, without large tensors between."""
+class _Products(torch.autograd.Function):
+    """`add_products`, whose gradients go block by block too, without large tensors between."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor, choices: Choices) -> Tensor:
+    def forward(ctx: Any, x: Tensor, weight: Tensor, choices: Choices, rows: int) -> Tensor:
         ctx.save_for_backward(x, weight)
         ctx.choices = choices
-        return project_blocks(x, weight, choices)
+        return add_products(x, weight, choices, rows)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         x, weight = ctx.saved_tensors
-        to_x, to_weight, _ = ctx.needs_input_grad
-        grad_x = combine_blocks(grad, weight.mT, ctx.choices) if to_x else None
-        return grad_x, sum_of_products(x, grad, ctx.choices) if to_weight else None, None
-
-
-class _Combine(torch.autograd.Function):
-    """`combine_blocks`, likewise."""
-
-    @staticmethod
-    def forward(ctx: Any, rows: Tensor, weight: Tensor, choices: Choices) -> Tensor:
-        ctx.save_for_backward(rows, weight)
-        ctx.choices = choices
-        return combine_blocks(rows, weight, choices)
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        rows, weight = ctx.saved_tensors
-        to_rows, to_weight, _ = ctx.needs_input_grad
-        grad_rows = project_blocks(grad, weight.mT, ctx.choices) if to_rows else None
-        grad_weight = sum_of_products(grad, rows, ctx.choices).mT if to_weight else None
-        return grad_rows, grad_weight, None
-
-
-def multiply(rows: Tensor, weight: Tensor, counts: Tensor) -> Tensor:
-    """Each row by the matrix of its expert, where rows `(rows, a)` are sorted by expert."""
-    if rows.is_meta:  # where costs are counted nobody knows who has chosen what
-        return rows @ weight[0]
-    # The kernel may leave the gradient of an expert without rows unwritten.
-    weight = weight.where((counts > 0)[:, None, None], 0.0)
-    return F.grouped_mm(rows, weight, offs=counts.cumsum(0, dtype=torch.int32))
+        source, target, counts = ctx.choices
+        grad_x = grad_weight = None
+        if ctx.needs_input_grad[0]:
+            grad_x = add_products(grad, weight.mT, Choices(target, source, counts), len(x))
+        if ctx.needs_input_grad[1]:
+            grad_weight = torch.empty_like(weight)
+            for experts, block, sizes in ctx.choices.blocks():
+                left = x.index_select(0, source[block]).split(sizes)
+                right = grad.index_select(0, target[block]).split(sizes)
+                for a, b, out in zip(left, right, grad_weight[experts], strict=True):
+                    torch.mm(a.t(), b, out=out)
+        return grad_x, grad_weight, None, None
 
 
 def sum_rows(factors: Tensor, weight: Tensor, experts: Tensor) -> Tensor:

@@ -1,7 +1,6 @@
 """What a system is: what it returns, what it says of itself, and the losses that it adds."""
 
 import warnings
-import weakref
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, NamedTuple, Self
@@ -108,9 +107,9 @@ class System(nn.Module):
     routing_loss: Tensor | None = None
     follows_rule: Rule | bool = False
     holds_residual: bool = False
-    # Of the last call in training: whether a gradient came to its output, and to its loss.
-    _came: tuple[bool, bool] = (False, False)
-    _is_settled: bool = False  # its loss is used, or somebody has been told that it is not
+    # Where gradients came to of the last call in training: its `output`, and its `loss`.
+    _came: frozenset[str] | set[str] = frozenset()
+    _is_settled: bool = False  # whether its rule and its loss are used is known
 
     @classmethod
     def from_config(cls, config: Any, site: str, **options: Any) -> Self:
@@ -163,64 +162,44 @@ class System(nn.Module):
 
     def __call__(self, *args: Any, **kwargs: Any) -> AttentionOutput:
         out: AttentionOutput = super().__call__(*args, **kwargs)
-        loss = None if out.routing is None else out.routing.loss
         if torch.compiler.is_exporting():
             return out
-        self.routing_loss = loss
-        if torch.compiler.is_compiling() or not self.training or is_repeated():
-            return out
-        if self.rule is not None and not self.follows_rule and out.output.requires_grad:
-            out.output.register_hook(self._warn_of_rule)
-        if loss is not None and not self._is_settled and out.output.requires_grad:
-            self._follow_loss(out.output, loss)
+        self.routing_loss = None if out.routing is None else out.routing.loss
+        is_watched = self.training and out.output.requires_grad and not self._is_settled
+        if is_watched and not torch.compiler.is_compiling() and not is_repeated():
+            self._watch(out.output, self.routing_loss)
         return out
 
-    def _warn_of_rule(self, gradient: Tensor) -> None:
-        if self.follows_rule or self.rule is None:
-            return
-        self.follows_rule = True  # tell it once
-        name = type(self).__name__
-        warnings.warn(
-            f"{name} learns without its rule of training, {self.rule.__name__}: make the optimizer "
-            f"by rules = headwise.training_rules(model, total_steps=...); with transformers' "
-            f"Trainer, use headwise.RulesMixin (docs/in-your-model.md)",
-            UntrainedRuleWarning,
-            stacklevel=2,
-        )
-
-    def _follow_loss(self, output: Tensor, loss: Tensor) -> None:
-        """Warns once if gradients come to outputs and never to the loss."""
-        learned, is_used = self._came
-        if learned:
-            self._is_settled = True
-            if not is_used:
+    def _watch(self, output: Tensor, loss: Tensor | None) -> None:
+        """Warns once, when gradients have come, of a rule and a loss that nobody trains by."""
+        if "output" in self._came:  # in the call before this one
+            self._is_settled, name = True, type(self).__name__
+            if self.rule is not None and not self.follows_rule:
                 warnings.warn(
-                    f"the loss that {type(self).__name__} adds (for balance) is in no loss that is "
-                    f"trained by: add headwise.auxiliary_loss(model) to yours before backward()",
+                    f"{name} learns without its rule of training, {self.rule.__name__}: make the "
+                    f"optimizer by rules = headwise.training_rules(model, total_steps=...); with "
+                    f"transformers' Trainer, use headwise.RulesMixin (docs/in-your-model.md)",
+                    UntrainedRuleWarning,
+                    stacklevel=3,
+                )
+            if "loss" not in self._came and loss is not None and loss.requires_grad:
+                warnings.warn(
+                    f"the loss that {name} adds (for balance) is in no loss that is trained by: "
+                    f"add headwise.auxiliary_loss(model) to yours before backward()",
                     UntrainedRuleWarning,
                     stacklevel=3,
                 )
             return
-        if loss.requires_grad:
-            # The module holds the loss: a hook that holds the module would keep the graph alive.
-            this = weakref.ref(self)
-            output.register_hook(lambda _: _note(this(), learned=True))
-            loss.register_hook(lambda _: _note(this(), is_used=True))
+        came: set[str] = set()  # the hooks hold it, and not the module, which holds the loss
+        self._came = came
+        output.register_hook(lambda _: came.add("output"))
+        if loss is not None and loss.requires_grad:
+            loss.register_hook(lambda _: came.add("loss"))
 
     def __getstate__(self) -> dict[str, Any]:
         # A copy may be trained otherwise, and outlives the context of an ablation or an observer.
         passing = ("ablations", "observers", "routing_loss", "follows_rule", "_came", "_is_settled")
         return {name: value for name, value in self.__dict__.items() if name not in passing}
-
-
-def _note(system: System | None, learned: bool = False, is_used: bool = False) -> None:
-    """Remembers that the backward pass has reached the output of a system's last call, or its loss.
-
-    The next call then knows whether the loss is trained by.
-    """
-    if system is not None:
-        came = system._came
-        system._came = (came[0] or learned, came[1] or is_used)
 
 
 def auxiliary_loss(model: nn.Module) -> Tensor:
@@ -267,19 +246,18 @@ def _check_place(parent: nn.Module, name: str, child: Any) -> None:
     """
     if not isinstance(child, System):
         return
+    place, kind = f"{name} of a {type(parent).__name__}", type(child).__name__
     layers = (nn.TransformerEncoderLayer, nn.TransformerDecoderLayer)
     if type(parent) in layers and child.replaces != "attention":
         raise ValueError(
-            f"{name} of a {type(parent).__name__} was to be {type(child).__name__}, expected an "
-            f"attention alone: it takes the place of more ({child.replaces}), which PyTorch's "
-            f"layer has besides; put it into a layer of your own"
+            f"{place} cannot be {kind}, which takes the place of more than an attention "
+            f"({child.replaces}): put it into a layer of your own"
         )
     before = parent._modules.get(name)
     if isinstance(before, nn.MultiheadAttention) and not before.batch_first:
         raise ValueError(
-            f"{name} of a {type(parent).__name__} has batch_first=False, expected True: "
-            f"{type(child).__name__} would attend over the batch. Build the module with "
-            f"batch_first=True, and load the state dict of the old one"
+            f"{place} has batch_first=False, expected True: {kind} would attend over the batch. "
+            f"Build the module with batch_first=True, and load the state dict of the old one"
         )
 
 
