@@ -6,9 +6,9 @@
 import math
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache, cached_property
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from headwise.analysis.questions import entropy, explained, load
 from headwise.heads.system import Routing, System
-from headwise.models.inspect import evaluating, place, systems
+from headwise.models.inspect import evaluating, systems
 from headwise.models.plan import system_name
 from headwise.ops.labels import IGNORED_LABEL
 from headwise.pretrained.watch import record
@@ -26,7 +26,6 @@ from headwise.tasks.task import Positions, Task
 from headwise.training.batches import token_batches
 
 Batch = Mapping[str, Tensor]
-Decides = Literal["position", "sequence", "everything"]
 Describe = Callable[[Batch], Mapping[str, Positions]]
 _LOOKED_AT = 32  # sequences that `look_at` reads
 
@@ -42,9 +41,7 @@ class Decided:
         path: of the module in the model.
         system: what plans call the system.
         site, layer: where it stands; the site is empty in a model that does not tell its systems.
-        place: both in a word, as `encoder_self.2`; the path where the site is empty.
         unit: what its decisions weigh: expert, head, branch, mechanism.
-        decides: what a decision, a row, holds for.
         weights: `(rows, units)`, each row scaled to sum 1; even where all weights are 0.
         chosen: `(rows, chosen)`, the numbers of the units chosen; None if the system chooses none.
         positions: what stands at each position that a decision holds for; the index is the number
@@ -53,21 +50,29 @@ class Decided:
             class for each label of the task, missing where there is none, and each quantity, such
             as loudness.
         sequences: how many sequences were read.
-        word: what the tokens are called: word, subword, colour.
     """
 
     path: str
     system: str
     site: str
     layer: int
-    place: str
     unit: str
-    decides: Decides
     weights: np.ndarray
     chosen: np.ndarray | None
     positions: pd.DataFrame
     sequences: int
-    word: str
+
+    @property
+    def place(self) -> str:
+        """Site and layer, as `encoder_self.2`; the path where the site is empty."""
+        return f"{self.site}.{self.layer}" if self.site else self.path
+
+    @property
+    def decides(self) -> Literal["position", "sequence", "everything"]:
+        """What a decision, a row, holds for."""
+        if "sequence" not in self.positions:
+            return "everything"
+        return "position" if "position" in self.positions else "sequence"
 
     @cached_property
     def rows(self) -> pd.DataFrame:
@@ -110,6 +115,14 @@ class Decided:
         return self.goes_to / self.goes_to.sum(1, keepdims=True)
 
 
+class _Call(NamedTuple):
+    """The rows that a system decided in one call."""
+
+    weights: np.ndarray
+    chosen: np.ndarray | None
+    positions: pd.DataFrame
+
+
 def collect(
     model: nn.Module,
     batches: Iterable[Batch],
@@ -142,7 +155,7 @@ def collect(
         ('decoder_self.0', (10, 2), 2)
     """
     device = next((parameter.device for parameter in model.parameters()), torch.device("cpu"))
-    found: dict[str, list[Decided]] = defaultdict(list)
+    found: dict[str, list[_Call]] = defaultdict(list)
     decided_on: Counter[str] = Counter()  # positions, by the path of a system
     read = 0
     with record(model) as decisions, evaluating(model), torch.no_grad():
@@ -154,15 +167,13 @@ def collect(
             for path, routings in decisions.items():
                 at, mask = _of_stack(model, places[path].site, described, batch)
                 for routing in routings:
-                    call = _of_call(path, places[path], routing, at, mask, read)
-                    found[path].append(call)
-                    decided_on[path] += len(call.positions)
+                    found[path].append(_of_call(routing, at, mask, read))
+                    decided_on[path] += len(found[path][-1].positions)
             decisions.clear()
-            decisions.begins.clear()
             read += len(next(iter(batch.values())))
             if max(decided_on.values(), default=0) >= limit:
                 break
-    return [_joined(found[path], read) for path in places if path in found]
+    return [_joined(path, places[path], found[path], read) for path in places if path in found]
 
 
 def look_at(task: Task, batch_tokens: int) -> Callable[[nn.Module], dict[str, float]]:
@@ -237,24 +248,16 @@ def _of_stack(
 # --- from calls to rows -------------------------------------------------------------------------
 
 
-def _of_call(
-    path: str,
-    system: System,
-    routing: Routing,
-    at: Positions | None,
-    mask: Tensor | None,
-    read: int,
-) -> Decided:
+def _of_call(routing: Routing, at: Positions | None, mask: Tensor | None, read: int) -> _Call:
     """Takes the rows out of what a system decided in one call; `read` sequences came before it."""
     weights, chosen = scaled(routing.weights), routing.indices  # (batch, time, units) or less
-    decides: Decides = ("everything", "sequence", "position")[weights.dim() - 1]
-    if decides == "everything":
+    if weights.dim() == 1:  # one decision for everything
         taken, positions = torch.tensor(True), pd.DataFrame(index=[0])
     else:
         is_real = _is_real(routing, at, mask)
         sequence = is_real.nonzero()[:, 0].numpy()
         positions = pd.DataFrame({"sequence": sequence + read})
-        if decides == "sequence":
+        if weights.dim() == 2:
             taken, positions.index = is_real.any(1), pd.Index(pd.factorize(sequence)[0])
         else:
             taken = is_real
@@ -262,20 +265,8 @@ def _of_call(
             positions["position"] = number.numpy()
         if at is not None and at.shape == is_real.shape:
             _describe(positions, at, is_real)
-    return Decided(
-        path=path,
-        system=system_name(type(system)),
-        site=system.site,
-        layer=system.layer,
-        place=place(path, system),
-        unit=system.unit,
-        decides=decides,
-        weights=weights[taken].numpy(),
-        chosen=None if chosen is None else chosen.cpu()[taken].numpy(),
-        positions=positions,
-        sequences=read,
-        word=at.word if at else "token",
-    )
+    indices = None if chosen is None else chosen.cpu()[taken].numpy()
+    return _Call(weights[taken].numpy(), indices, positions)
 
 
 def _is_real(routing: Routing, at: Positions | None, mask: Tensor | None) -> Tensor:
@@ -307,17 +298,21 @@ def _describe(positions: pd.DataFrame, at: Positions, is_real: Tensor) -> None:
         positions[name] = there(values.double())
 
 
-def _joined(calls: list[Decided], read: int) -> Decided:
+def _joined(path: str, system: System, calls: list[_Call], read: int) -> Decided:
     """Joins what a system decided in all of its calls."""
-    if calls[0].decides == "everything":
+    if "sequence" not in calls[0].positions:
         calls = calls[:1]  # one decision, not one for each batch
     rows = 0
     for call in calls:
         call.positions.index += rows
         rows += len(call.weights)
     chosen = [call.chosen for call in calls if call.chosen is not None]
-    return replace(
-        calls[0],
+    return Decided(
+        path=path,
+        system=system_name(type(system)),
+        site=system.site,
+        layer=system.layer,
+        unit=system.unit,
         weights=np.concatenate([call.weights for call in calls]),
         chosen=np.concatenate(chosen) if chosen else None,
         positions=pd.concat([call.positions for call in calls]),

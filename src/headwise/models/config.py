@@ -73,8 +73,7 @@ class TransformerConfig(PreTrainedConfig):
     }
     # Of the outputs, what is no prediction to transformers' Trainer.
     keys_to_ignore_at_inference: ClassVar[list[str]] = [
-        *("token_loss", "auxiliary_loss", "cache", "last_hidden_state"),
-        "encoder_last_hidden_state",
+        *("token_loss", "auxiliary_loss", "cache", "last_hidden_state")
     ]
     sites: ClassVar[tuple[str, ...]] = ()  # those of a model, in the order of computation
 

@@ -74,7 +74,6 @@ class CausalLM(HeadwiseModel, DecodingGenerationMixin):
         use_cache: bool | None = None,
         num_items_in_batch: Tensor | int | None = None,
         logits_to_keep: int = 0,
-        all_logits: bool | None = None,
         **others: Any,
     ) -> Any:
         """Computes the logits and, with labels, the loss.
@@ -84,9 +83,8 @@ class CausalLM(HeadwiseModel, DecodingGenerationMixin):
                 predicts the label at t + 1 from the tokens up to t. Labels of -100 are not
                 predicted, nor is the first label, nor one whose token before it is padding.
             logits_to_keep: of how many last positions logits are computed; 0 for all. With labels
-                the loss is of these positions.
-            all_logits: whether logits are computed with labels too where the loss does not need
-                them, with adaptive embeddings; by default in evaluation alone.
+                the loss is of these positions. With labels and adaptive embeddings no logits are
+                computed, as the loss does not need them.
             others: see `HeadwiseModel`, also for all that is not named here.
         """
         cache = self.new_cache() if cache is None and use_cache else cache
@@ -100,16 +98,16 @@ class CausalLM(HeadwiseModel, DecodingGenerationMixin):
                 real = F.pad(attention_mask[:, -labels.size(1) :][:, :-1], (1, 0))
                 labels = labels.masked_fill(real == 0, IGNORED_LABEL)
             labels = labels[:, -logits_to_keep:][:, 1:]
-        if self.lm_head is None and labels is not None:
+        if self.lm_head is not None:
+            logits = self.lm_head(hidden)
+        elif labels is None:
+            logits = self.decoder.embedding.log_probs(hidden)
+        else:
             total = self.decoder.embedding.loss(hidden[:, :-1], labels)
-        if total is None or (not self.training if all_logits is None else all_logits):
-            head = self.decoder.embedding.log_probs if self.lm_head is None else self.lm_head
-            logits = head(hidden)
         if self.lm_head is not None and labels is not None:
             smoothing = self.config.label_smoothing if self.training else 0.0
             total = cross_entropy(logits[:, :-1], labels, smoothing)
-        given = (others, found, total, labels, num_items_in_batch)
-        return self.finished(*given, **{**states, "logits": logits})
+        return self.finished(states, logits, found, total, labels, num_items_in_batch)
 
     def get_output_embeddings(self) -> nn.Module | None:
         """The map to the vocabulary; None for adaptive embeddings, which have several."""
@@ -131,7 +129,7 @@ class MaskedLM(HeadwiseModel):
     a layer norm and the shared weights of the embedding, with a bias for each token. The encoder is
     that of the Transformer; BERT's has `ffn_activation="gelu"` and `positions="learned"`.
 
-    In training it computes logits at the predicted tokens alone, which saves some 85% of the
+    With labels it computes logits at the predicted tokens alone, which saves some 85% of the
     product with the vocabulary, the largest of all.
 
     Example:
@@ -139,10 +137,8 @@ class MaskedLM(HeadwiseModel):
         >>> sizes = {"vocab_size": 50, "embed_dim": 16, "num_heads": 4, "ffn_dim": 32, "layers": 1}
         >>> model = MaskedLM(hw.MaskedLMConfig(**sizes))
         >>> read, hidden = torch.tensor([[1, 9, 4, 2]]), torch.tensor([[-100, -100, 8, -100]])
-        >>> model.eval()(read, labels=hidden).logits.shape
-        torch.Size([1, 4, 50])
-        >>> model.train()(read, labels=hidden).logits.shape
-        torch.Size([1, 50])
+        >>> model(read).logits.shape, model(read, labels=hidden).logits.shape
+        (torch.Size([1, 4, 50]), torch.Size([1, 50]))
     """
 
     config: configs.MaskedLMConfig
@@ -164,35 +160,29 @@ class MaskedLM(HeadwiseModel):
         attention_mask: Tensor | None = None,
         labels: Tensor | None = None,
         num_items_in_batch: Tensor | int | None = None,
-        all_logits: bool | None = None,
         **others: Any,
     ) -> Any:
         """Computes the logits and, with labels, the loss.
 
         Args:
             labels: `(batch, time)`, the hidden tokens, and -100 elsewhere.
-            all_logits: whether the logits of all positions are computed with labels too, in place
-                of those of the predicted tokens; by default in evaluation alone.
             others: see `HeadwiseModel`, also for all that is not named here.
 
         Returns:
-            An output with `logits` `(batch, time, vocabulary)`, or those of the predicted tokens,
-            `(tokens, vocabulary)`, sequence by sequence and in order.
+            An output with `logits` `(batch, time, vocabulary)`; with labels, those of the predicted
+            tokens, `(tokens, vocabulary)`, sequence by sequence and in order.
         """
         found: list[Tensor] = []
         states = self.encoder(input_ids, attention_mask, losses=found, **others)
-        hidden, total, chosen = states.last_hidden_state, None, None
+        hidden, total = states.last_hidden_state, None
         if labels is not None:
             chosen = check_labels(labels, hidden.shape[:2]) != IGNORED_LABEL
-        is_whole = chosen is None or (not self.training if all_logits is None else all_logits)
-        hidden = self.transform(hidden if is_whole else hidden[chosen])
-        logits = self.lm_head(self.transform_norm(F.gelu(hidden)))
+            hidden = hidden[chosen]  # (tokens, embed_dim)
+        logits = self.lm_head(self.transform_norm(F.gelu(self.transform(hidden))))
         if labels is not None:
-            predicted = logits[chosen] if is_whole else logits  # (tokens, vocabulary)
             smoothing = self.config.label_smoothing if self.training else 0.0
-            total = cross_entropy(predicted, labels[chosen], smoothing)
-        given = (others, found, total, labels, num_items_in_batch)
-        return self.finished(*given, **{**states, "logits": logits})
+            total = cross_entropy(logits, labels[chosen], smoothing)
+        return self.finished(states, logits, found, total, labels, num_items_in_batch)
 
 
 class SequenceClassifierEncoder(Stack):
@@ -263,8 +253,7 @@ class SequenceClassifier(HeadwiseModel):
                 total = squared_error(logits.squeeze(-1), labels)
             else:
                 total = cross_entropy(logits, labels)
-        given = (others, found, total, labels, num_items_in_batch)
-        return self.finished(*given, **{**states, "logits": logits})
+        return self.finished(states, logits, found, total, labels, num_items_in_batch)
 
     def _pooled(self, encoded: Tensor, attention_mask: Tensor | None) -> Tensor:
         """One vector for each sequence, `(batch, embed_dim)`; padding may be on either side."""
@@ -334,8 +323,7 @@ class Seq2SeqLM(HeadwiseModel, DecodingGenerationMixin):
                 label of each row.
             encoder_outputs: the output of the encoder, which is computed if it is not given.
             labels: `(batch, target time)`.
-            others: see `HeadwiseModel`, also for all that is not named here; what is asked for is
-                of both stacks.
+            others: see `HeadwiseModel`, also for all that is not named here.
         """
         found: list[Tensor] = []
         if encoder_outputs is None:
@@ -351,27 +339,20 @@ class Seq2SeqLM(HeadwiseModel, DecodingGenerationMixin):
                 # Up to the last label of each row, also at a -100 before that.
                 is_before = (labels != IGNORED_LABEL).flip(1).cumsum(1).flip(1) != 0
                 decoder_attention_mask = F.pad(is_before, (seen, 0), value=True)
-        states = dict(
-            self.decoder(
-                decoder_input_ids,
-                decoder_attention_mask,
-                cache,
-                encoder_hidden_states=encoder_outputs[0],
-                encoder_attention_mask=attention_mask,
-                losses=found,
-                **others,
-            )
+        states = self.decoder(
+            decoder_input_ids,
+            decoder_attention_mask,
+            cache,
+            encoder_hidden_states=encoder_outputs[0],
+            encoder_attention_mask=attention_mask,
+            losses=found,
+            **others,
         )
-        logits, total = self.lm_head(states["last_hidden_state"]), None
+        logits, total = self.lm_head(states.last_hidden_state), None
         if labels is not None:
             smoothing = self.config.label_smoothing if self.training else 0.0
             total = cross_entropy(logits, labels, smoothing)
-        of_stacks = {"encoder_last_hidden_state": encoder_outputs[0]}
-        for name in ("hidden_states", "attentions"):
-            of_stacks[f"encoder_{name}"] = encoder_outputs.get(name)
-            of_stacks[f"decoder_{name}"] = states.pop(name, None)
-        given = (others, found, total, labels, num_items_in_batch)
-        return self.finished(*given, **{**states, **of_stacks, "logits": logits})
+        return self.finished(states, logits, found, total, labels, num_items_in_batch)
 
     def get_input_embeddings(self) -> nn.Module:
         return self.encoder.embedding

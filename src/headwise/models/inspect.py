@@ -16,15 +16,14 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from functools import partial
 from typing import Any
-from weakref import WeakKeyDictionary
 
 import torch
 from torch import nn
 
 from headwise.heads.ablation import Ablation, check_edit
 from headwise.heads.attention import Attention, Read
-from headwise.heads.cache import AttentionCache
 from headwise.heads.system import AttentionOutput, Routing, System, is_repeated
+from headwise.messages import cut
 from headwise.models.plan import system_class, system_name
 from headwise.ops.checks import did_you_mean
 
@@ -69,23 +68,7 @@ def place(path: str, system: System) -> str:
 
 
 class Decisions(dict[str, list[Routing]]):
-    """What the systems of a model decided: path of the system to a `Routing` for each pass.
-
-    Attributes:
-        begins: path to the position of the first token of each pass: not 0 where a cache held
-            earlier ones.
-    """
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.begins: dict[str, list[int]] = {}
-
-    def add(self, path: str, routing: Routing, begin: int = 0) -> None:
-        """Notes what a system decided in a pass."""
-        loss = None if routing.loss is None else routing.loss.detach()
-        detached = routing._replace(weights=routing.weights.detach(), loss=loss)
-        self.setdefault(path, []).append(detached)
-        self.begins.setdefault(path, []).append(begin)
+    """What the systems of a model decided: path of the system to a `Routing` for each pass."""
 
     def frame(self) -> Any:
         """The decisions as a DataFrame of pandas, with a row for each unit in each decision.
@@ -94,8 +77,8 @@ class Decisions(dict[str, list[Routing]]):
 
         - `path`: of the system's module in the model;
         - `pass`: the number of the forward pass, from 0;
-        - `sequence`, `position`: whose decision it is, from 0; missing where one decision holds for
-          a sequence, or for everything. Padding takes a position and has no rows;
+        - `sequence`, `position`: whose decision it is, each pass from 0; missing where one decision
+          holds for a sequence, or for everything. Padding takes a position and has no rows;
         - `unit`: the number of the expert, the head, or whatever the system's units are;
         - `weight`: its weight, as the system decided it;
         - `chosen`: whether it has been chosen; true where a system chooses none, since all count.
@@ -108,40 +91,27 @@ class Decisions(dict[str, list[Routing]]):
             >>> len(decisions.frame())  # three positions, four experts
             12
         """
-        import pandas  # takes long
+        import pandas as pd  # takes long
 
+        tables = [pd.DataFrame(columns=["path", "pass"])]
+        every = ((path, *each) for path, passes in self.items() for each in enumerate(passes))
+        for path, number, routing in every:
+            weights = routing.weights.float().cpu()  # (batch, time, units) or less, see Routing
+            chosen = torch.ones_like(weights, dtype=torch.bool)
+            if routing.indices is not None:
+                chosen = torch.zeros_like(chosen).scatter(-1, routing.indices.cpu(), True)
+            whose = ("sequence", "position")[: weights.dim() - 1]
+            rows = pd.MultiIndex.from_product(map(range, weights.shape), names=(*whose, "unit"))
+            columns = {"weight": weights.flatten().numpy(), "chosen": chosen.flatten().numpy()}
+            table = pd.DataFrame({"path": path, "pass": number, **columns}, index=rows)
+            if routing.padding is not None and weights.dim() == 3:
+                real = ~routing.padding.cpu().flatten()
+                table = table[real.repeat_interleave(weights.size(-1)).numpy()]
+            tables.append(table.reset_index())
         names = ("path", "pass", "sequence", "position", "unit", "weight", "chosen")
-        parts = [
-            pandas.DataFrame({"path": path, "pass": number, **_columns(routing, begin)})
-            for path, made in self.items()
-            for number, (routing, begin) in enumerate(zip(made, self.begins[path], strict=True))
-        ]
-        table = (
-            pandas.concat(parts, ignore_index=True) if parts else pandas.DataFrame(columns=names)
-        )
-        # Whole numbers also where some are missing.
-        whole = {"sequence": "Int64", "position": "Int64"}
-        return table.reindex(columns=names).astype(whole)
-
-
-def _columns(routing: Routing, begin: int) -> dict[str, Any]:
-    """The columns of one pass, without padding."""
-    weights = routing.weights.cpu()  # (batch, time, units) or less, see Routing
-    chosen = torch.ones_like(weights, dtype=torch.bool)
-    if routing.indices is not None:
-        chosen = torch.zeros_like(chosen).scatter(-1, routing.indices.cpu(), True)
-    real = torch.ones(weights.shape[:-1], dtype=torch.bool)
-    if routing.padding is not None and weights.dim() == 3:
-        real = ~routing.padding.cpu()
-    units = torch.arange(weights.size(-1)).expand_as(weights)
-    where = real.nonzero().repeat_interleave(weights.size(-1), 0)  # (rows, 2, 1 or 0)
-    columns: dict[str, Any] = {"unit": units[real].flatten().numpy()}
-    columns["weight"] = weights[real].flatten().float().numpy()
-    columns["chosen"] = chosen[real].flatten().numpy()
-    for dimension, name in enumerate(("sequence", "position")):
-        if dimension < where.size(1):
-            columns[name] = where[:, dimension].numpy() + begin * dimension
-    return columns
+        whole = {"sequence": "Int64", "position": "Int64"}  # also where some are missing
+        found = pd.concat(tables[1:] or tables, ignore_index=True)
+        return found.reindex(columns=names).astype(whole)
 
 
 @contextmanager
@@ -158,23 +128,18 @@ def record(model: nn.Module) -> Iterator[Decisions]:
             f"module that derives from headwise.systems.System"
         )
     decided = Decisions()
-    # A cross-attention's cache holds the source: how many queries came is counted here.
-    counted: WeakKeyDictionary[AttentionCache, int] = WeakKeyDictionary()
 
-    def note(path: str, _: Any, args: Any, given: dict[str, Any], out: AttentionOutput) -> None:
-        if out.routing is None or is_repeated():
+    def note(path: str, _: Any, args: Any, out: AttentionOutput) -> None:
+        routing = out.routing
+        if routing is None or is_repeated():
             return
-        cache, begin = given.get("cache"), 0
-        if cache is not None:
-            time = out.output.size(1)
-            begin = counted.get(cache, 0) if cache.static else cache.get_seq_length() - time
-            counted[cache] = begin + time
-        decided.add(path, out.routing, begin)
+        loss = None if routing.loss is None else routing.loss.detach()
+        noted = routing._replace(weights=routing.weights.detach(), loss=loss)
+        decided.setdefault(path, []).append(noted)
 
     with ExitStack() as stack, run_as_written():
         for path, system in places.items():
-            hook = system.register_forward_hook(partial(note, path), with_kwargs=True)
-            stack.enter_context(hook)
+            stack.enter_context(system.register_forward_hook(partial(note, path)))
         yield decided
 
 
@@ -215,7 +180,7 @@ def observe(model: nn.Module, function: Callable[[str, Read], None]) -> Iterator
 
 @contextmanager
 def ablated(
-    model: nn.Module, where: str | int | Ablations, name: str | None = None, **options: Any
+    model: nn.Module, where: str | Ablations, name: str | None = None, **options: Any
 ) -> Iterator[None]:
     """`headwise.ablated` of a model that holds systems; the arguments and errors are its.
 
@@ -258,29 +223,19 @@ def check_ablations(ablations: Ablations) -> None:
         check_edit(kind, system_class(kind).edits, options.pop("name", ""), options)
 
 
-def system_at(model: nn.Module, where: str | int) -> System:
-    """The system at a path of a model, or the only one in the module there or in a layer.
+def system_at(model: nn.Module, path: str) -> System:
+    """The system at a path of a model, or the only one in the module there.
 
     Raises:
         ValueError: there is none, or there are several.
     """
     places = systems(model)
-    if isinstance(where, str):
-        try:
-            there = set(model.get_submodule(where).modules())
-        except AttributeError:
-            there = set()
-        within = {path: system for path, system in places.items() if system in there}
-    else:
-        told = {path: system for path, system in places.items() if system.site}
-        within = {path: system for path, system in told.items() if system.layer == where}
+    within = [each for each in places if f"{each}.".startswith(f"{path}.")] if path else [*places]
     if len(within) == 1:
-        return next(iter(within.values()))
-    some = [*(within or places)]
-    more = f" and {len(some) - 6} more" if len(some) > 6 else ""
+        return places[within[0]]
     raise ValueError(
-        f"at {where!r} the model has {len(within)} systems, expected one: give one of "
-        f"{', '.join(map(repr, some[:6]))}{more}{'' if within else did_you_mean(where, places)}"
+        f"at {path!r} the model has {len(within)} systems, expected one of "
+        f"{cut(', '.join(within or places))}{'' if within else did_you_mean(path, places)}"
     )
 
 

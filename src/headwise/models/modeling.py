@@ -50,9 +50,8 @@ class HeadwiseOutput(ModelOutput):
         hidden_states: what the first layer reads and what each layer returns; the last is behind
             the final norm.
         attentions, cross_attentions: attention weights, `(batch, heads, queries, keys)` for each
-            layer, those before dropout. MoA's are of the heads that each query has chosen.
-        encoder_last_hidden_state, encoder_hidden_states, encoder_attentions,
-            decoder_hidden_states, decoder_attentions: of a model with two stacks.
+            layer, those before dropout. MoA's are of the heads that each query has chosen. Of two
+            stacks they are the decoder's, as are the hidden states; call `model.encoder` for its.
     """
 
     loss: Tensor | None = None
@@ -64,11 +63,6 @@ class HeadwiseOutput(ModelOutput):
     hidden_states: tuple[Tensor, ...] | None = None
     attentions: tuple[Tensor, ...] | None = None
     cross_attentions: tuple[Tensor, ...] | None = None
-    encoder_last_hidden_state: Tensor | None = None
-    encoder_hidden_states: tuple[Tensor, ...] | None = None
-    encoder_attentions: tuple[Tensor, ...] | None = None
-    decoder_hidden_states: tuple[Tensor, ...] | None = None
-    decoder_attentions: tuple[Tensor, ...] | None = None
 
 
 class FeedForward(nn.Module):
@@ -193,7 +187,6 @@ class HeadwiseModel(PreTrainedModel):
       number of tokens before it, padding left out. Several texts in one row would see one another,
       and are refused.
     - `output_attentions`, `output_hidden_states`: whether to return them.
-    - `return_dict`: False to return a tuple of what is not None.
     """
 
     config: TransformerConfig
@@ -240,55 +233,36 @@ class HeadwiseModel(PreTrainedModel):
             other.set_submodule(path, made)
         return other
 
-    def asked(self, others: dict[str, Any]) -> dict[str, bool]:
-        """Whether attention weights and hidden states are to be returned.
-
-        Raises:
-            TypeError: there is an argument that no forward has.
-        """
-        names = ("output_attentions", "output_hidden_states")
-        for name, value in others.items():  # transformers passes unknown flags as False or None
-            if name not in (*names, "return_dict") and value is not None and value is not False:
-                raise TypeError(
-                    f"{name} is not an argument of {type(self).__name__}; what its systems decide "
-                    f"comes from headwise.record(model)"
-                )
-        given = {name: others.get(name) for name in names}
-        return {n: bool(getattr(self.config, n) if v is None else v) for n, v in given.items()}
-
     def finished(
         self,
-        others: dict[str, Any],
+        states: HeadwiseOutput,
+        logits: Tensor | None,
         added: list[Tensor],
         total: Tensor | None = None,
         labels: Tensor | None = None,
         num_items: Tensor | int | None = None,
-        **fields: Any,
-    ) -> Any:
-        """The output with its losses, or a tuple where `return_dict` is false.
+    ) -> HeadwiseOutput:
+        """The output of a model, from that of its last stack.
 
         Args:
-            others: the arguments of a call that its forward does not name.
             added: the losses that systems add.
             total: the loss of the task, summed over all labels that are not -100.
             labels, num_items: see `HeadwiseModel`.
-            fields: of the output.
         """
         device = self.device if total is None else total.device  # layers may be on several
         auxiliary: Any = sum(loss.to(device) for loss in added) if added else None
+        losses: dict[str, Any] = {}
         if total is not None and labels is not None:
             count = (labels != IGNORED_LABEL).sum()
             token_loss = loss = total / (count.clamp(min=1) if num_items is None else num_items)
             if auxiliary is not None and self.training:
                 # The losses of accumulated batches are summed: each adds its share.
                 loss = token_loss + auxiliary * (1.0 if num_items is None else count / num_items)
-            fields |= {"loss": loss, "token_loss": token_loss}
+            losses = {"loss": loss, "token_loss": token_loss}
         elif not torch.is_grad_enabled():
             auxiliary = None  # pipelines expect a row for each item
-        output = HeadwiseOutput(**{**fields, "auxiliary_loss": auxiliary})
-        as_dict = others.get("return_dict")
-        as_dict = self.config.return_dict if as_dict is None else as_dict
-        return output if as_dict else output.to_tuple()
+        losses["auxiliary_loss"] = auxiliary
+        return HeadwiseOutput(**{**states, **losses, "logits": logits})
 
     def _init_weights(self, module: nn.Module) -> None:
         # The functions of nn.init leave weights alone that have been loaded.
@@ -368,20 +342,25 @@ class Stack(HeadwiseModel):
         position_ids: Tensor | None = None,
         encoder_hidden_states: Tensor | None = None,
         encoder_attention_mask: Tensor | None = None,
+        output_attentions: bool | None = None,
+        output_hidden_states: bool | None = None,
         losses: list[Tensor] | None = None,
         **others: Any,
-    ) -> Any:
+    ) -> HeadwiseOutput:
         """Tokens, or their embeddings, to hidden states.
 
         Args:
             encoder_hidden_states: what the encoder gave, `(batch, source time, embed_dim)`.
             encoder_attention_mask: `(batch, source time)`.
-            losses: of a model that holds this stack: a list for the losses that systems add. The
-                output then has names, whatever `return_dict` says of the model's own.
+            losses: of a model that holds this stack: a list for the losses that systems add.
+
+        Raises:
+            TypeError: there is an argument that no forward has.
         """
-        asked = self.asked(others)
-        if losses is not None:
-            others = {**others, "return_dict": True}
+        for name, value in others.items():  # transformers passes unknown flags as False or None
+            if name != "return_dict" and value is not None and value is not False:
+                raise TypeError(f"{name} is not an argument of {type(self).__name__}")
+        shows = output_attentions or (output_attentions is None and self.config.output_attentions)
         if (input_ids is None) == (inputs_embeds is None):
             raise ValueError("of the input ids and inputs_embeds, expected exactly one")
         words: Any = self.embedding(input_ids) if inputs_embeds is None else inputs_embeds
@@ -396,7 +375,6 @@ class Stack(HeadwiseModel):
         positions = self._positions(words, padding, seen, position_ids)
         turns = {width: Rotary(positions, *rates) for width, rates in self.rates.items()}
         # What the attentions of all layers are called with; below models, True is padding.
-        shows = asked["output_attentions"]
         of_self: dict[str, Any] = {"key_padding_mask": padding, "need_weights": shows}
         of_self |= {"is_causal": self.is_causal}
         of_cross: dict[str, Any] = {
@@ -416,15 +394,16 @@ class Stack(HeadwiseModel):
             found += added
             weights.append(read)
         x = self.final_norm(x)
-        return self.finished(
-            others,
-            found,
+        keeps = output_hidden_states
+        keeps = self.config.output_hidden_states if keeps is None else keeps
+        output = HeadwiseOutput(
             last_hidden_state=x,
             cache=cache,
-            hidden_states=(*states, x) if asked["output_hidden_states"] else None,
+            hidden_states=(*states, x) if keeps else None,
             attentions=tuple(read[0] for read in weights if read) if shows else None,
             cross_attentions=tuple(read[1] for read in weights if len(read) > 1) or None,
         )
+        return output if losses is not None else self.finished(output, None, found)
 
     def _positions(
         self, words: Tensor, padding: Tensor | None, seen: int, positions: Tensor | None

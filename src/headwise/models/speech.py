@@ -121,8 +121,7 @@ class SpeechEnhancer(HeadwiseModel):
         total = None
         if labels is not None:
             total = squared_error(logits, check_labels(labels, logits.shape))
-        given = (others, found, total, labels, num_items_in_batch)
-        return self.finished(*given, **{**states, "logits": logits})
+        return self.finished(states, logits, found, total, labels, num_items_in_batch)
 
     def _init_weights(self, module: nn.Module) -> None:
         super()._init_weights(module)

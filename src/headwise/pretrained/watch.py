@@ -30,7 +30,8 @@ def record(
     Yields:
         The decisions of the passes so far, detached, by the path of the system that made them; a
         system over the heads of transformers has that of the attention. Systems that decide
-        nothing, such as standard attention, are left out. `frame()` makes a table of it.
+        nothing, such as standard attention, are left out. `frame()` makes a table of it, in
+        which the positions of each pass count from 0, with a cache too.
 
     Example:
         >>> import torch
@@ -41,27 +42,14 @@ def record(
         >>> decisions["first"][0].weights.shape
         torch.Size([2, 5, 4])
     """
-    with observed(model, layouts), inspect.record(model) as decided, ExitStack() as stack:
-        for path, gates in gates_of(model).items():
-            stack.callback(setattr, gates.stack, "counts", gates.stack.counts)
-            gates.stack.counts = True
-            projection = model.get_submodule(path).get_submodule(gates.projection)
-            # Behind the hook by which the system decides.
-            hook = projection.register_forward_pre_hook(partial(_begin, decided, path, gates))
-            stack.callback(hook.remove)
+    with observed(model, layouts), inspect.record(model) as decided:
         yield decided
-
-
-def _begin(decided: inspect.Decisions, path: str, gates: Any, *call: Any) -> None:
-    """Notes how many positions were there before, which a system over heads is not told."""
-    if decided.begins.get(path):
-        decided.begins[path][-1] = gates.stack.begin
 
 
 @contextmanager
 def ablated(
     model: nn.Module,
-    where: str | int | Mapping[str, Any],
+    where: str | Mapping[str, Any],
     name: str | None = None,
     *,
     layouts: Mapping[str, HeadLayout] | None = None,
@@ -75,10 +63,9 @@ def ablated(
     Args:
         model: a headwise model, a plain model of transformers, or any module that holds systems.
         where: the path of a system in the model, or of a module that holds a single one, such as an
-            attention of transformers; or the number of a layer that has one. Or a mapping for all
-            systems of a kind: the name of a system, as plans have it, to the name of an ablation,
-            or to a mapping with the key `name` and the ablation's option. The attentions of a plain
-            model are of the kind `standard`.
+            attention of transformers. Or a mapping for all systems of a kind: the name of a system,
+            as plans have it, to the name of an ablation, or to a mapping with the key `name` and
+            the ablation's option. The attentions of a plain model are of the kind `standard`.
         name: the ablation of the system at a path, one of its `edits`; `headwise.heads.ablation`
             says what each does. Without it, the one option says which units are left out:
             `expert=3` is the ablation `without-expert`, `head=[0, 1]` leaves out two heads.

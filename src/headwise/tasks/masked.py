@@ -31,7 +31,7 @@ from headwise.data.tokenizers import TokenizerSettings, read_tokenizer, vocab_si
 from headwise.messages import shown
 from headwise.models.for_tasks import MaskedLM
 from headwise.ops.labels import IGNORED_LABEL
-from headwise.recipes.recipe import Evaluation, Recipe
+from headwise.recipes.recipe import Recipe
 from headwise.settings import LARGEST_SEED, FrozenSettings
 from headwise.tasks.language import RunningText, RunningTextData, lines_of
 from headwise.tasks.scores import Outcome, Sample, Score, spread
@@ -66,19 +66,11 @@ class MaskingSettings(FrozenSettings):
 
     @model_validator(mode="after")
     def _check(self) -> Self:
-        # Up to rounding: 0.9 and 0.1 may add up to a little more than 1.
-        if self.masked + self.random > 1 + 1e-9:
-            both = f"masked is {self.masked} and random {self.random}"
-            raise ValueError(f"{both}, expected at most 1 together: shares of the same tokens")
+        if self.masked + self.random > 1 + 1e-9:  # up to rounding
+            raise ValueError(
+                f"masked is {self.masked} and random {self.random}, expected at most 1 together"
+            )
         return self
-
-
-class MaskedEvaluation(Evaluation):
-    """Settings of the evaluation."""
-
-    draws: int = Field(1, ge=1)
-    """How many times the masks of each test sequence are drawn; with more draws the scores of a
-    small test part vary less."""
 
 
 class MaskedRecipe(Recipe):
@@ -90,8 +82,6 @@ class MaskedRecipe(Recipe):
     """The vocabulary."""
     masking: MaskingSettings = Field(default_factory=MaskingSettings)
     """Which tokens are hidden, and how."""
-    evaluation: MaskedEvaluation = Field(default_factory=MaskedEvaluation)
-    """How the test part is scored."""
 
 
 # --- the task -----------------------------------------------------------------------------------
@@ -106,7 +96,7 @@ class MaskedLanguageModelling(RunningText):
     item_name = "sequences"
     pipeline = "fill-mask"
     kind, stack = "masked", "encoder"
-    roles = ("pad", "bos", "eos", "mask")
+    special = (*RunningText.special, "mask_token_id")
 
     @classmethod
     def clean(cls, columns: Columns, data: Any, part: str) -> Columns:
@@ -136,8 +126,8 @@ class MaskedLanguageModelling(RunningText):
     def items(self, rows: datasets.Dataset, part: str) -> Items:
         if not len(rows) and not isinstance(self.rows[part], Shards):
             raise DataError(
-                f"the {part} part has no word that could be hidden: all of them are <unk>. Give "
-                f"text of the same language in all parts, or a larger tokenizer.vocab_size"
+                f"the {part} part has no word that could be hidden: all of them are <unk>; give "
+                f"text of the same language, or a larger tokenizer.vocab_size"
             )
         # Masks depend on seed and index alone, not on which further test sets there are.
         seed = (self.recipe.masking.seed, {"train": 0, "validation": 1}.get(part, 2))
@@ -147,10 +137,9 @@ class MaskedLanguageModelling(RunningText):
     def _hidden(self, item: Item, generator: np.random.Generator) -> Item:
         """Hides some words of a sequence, and labels them; a word is any token but special ones.
 
-        Of n words, ⌊n · fraction + u⌋ are chosen, u uniform in [0, 1), and at least one. As in the
-        code of RoBERTa, this is the fraction up to one token, and on average exactly the fraction.
-        (A draw for each token by itself would make batches differ in how much they predict.) Each
-        chosen word becomes the mask or a random word, or stays, independently of the others.
+        Of n words, ⌊n · fraction + u⌋ are chosen, u uniform in [0, 1), and at least one, as in the
+        code of RoBERTa. Each chosen word becomes the mask or a random word, or stays, independently
+        of the others.
         """
         settings, ids = self.recipe.masking, np.array(item["input_ids"])
         inputs, labels = ids.copy(), np.full_like(ids, IGNORED_LABEL)
@@ -167,9 +156,9 @@ class MaskedLanguageModelling(RunningText):
         return {"input_ids": inputs, "labels": labels}
 
     def digest(self, part: str | None = None) -> str:
-        """Returns a hash also of what is hidden, since items are sequences of tokens."""
         if part is None:
             return super().digest()
+        # What is hidden belongs to the items, which are sequences of tokens.
         return digest_of(super().digest(part), self.recipe.masking.model_dump(), *self.made_of)
 
     @classmethod
@@ -191,50 +180,40 @@ class MaskedLanguageModelling(RunningText):
         As in the papers, these are all chosen tokens, whether they are masked, replaced or left.
         """
         items = self.stored(part)
-        drawn = Items(items.rows, items.lengths, items.draw, items.seed, fresh=True)
 
-        def score(indices: list[int]) -> np.ndarray:
+        def score(indices: list[int]) -> tuple[np.ndarray, list[Sample]]:
             """Returns nats, number of labels and of right guesses, `(sequences, 3)`."""
-            sums = np.zeros((len(indices), 3))
-            for draw in range(evaluation.draws):
-                drawn.set_epoch(draw)
-                batch, hidden, log_p = self._predicted(model, drawn.__getitems__(indices))
-                labels = batch["labels"][hidden].unsqueeze(1)
-                right = log_p.argmax(-1, keepdim=True) == labels
-                found = torch.cat([-log_p.gather(1, labels), torch.ones_like(right), right], 1)
-                np.add.at(sums, hidden.nonzero()[:, 0].cpu().numpy(), found.cpu().numpy())
-            return sums
+            batch = self.collate(items.__getitems__(indices))
+            batch = {name: x.to(model.device) for name, x in batch.items()}
+            hidden = batch["labels"] != IGNORED_LABEL
+            with torch.no_grad():
+                logits = model(**batch).logits  # (hidden tokens, vocabulary)
+            log_p = logits.double().log_softmax(-1)
+            labels, guesses = batch["labels"][hidden].unsqueeze(1), log_p.argmax(-1, keepdim=True)
+            right, sums = guesses == labels, np.zeros((len(indices), 3))
+            found = torch.cat([-log_p.gather(1, labels), torch.ones_like(right), right], 1)
+            np.add.at(sums, hidden.nonzero()[:, 0].cpu().numpy(), found.cpu().numpy())
+            # The begin of each sequence: masked, complete, and as it was filled in.
+            read = batch["input_ids"]
+            forms = read, read.masked_scatter(hidden, labels), read.masked_scatter(hidden, guesses)
+            chosen = [row for row, index in enumerate(indices) if index in shown_of_part]
+            texts = (decoded(self.tokenizer, x[chosen, :_SAMPLE_TOKENS]) for x in forms)
+            return sums, [
+                Sample(given={"Masked": masked, "Text": whole}, made=filled)
+                for masked, whole, filled in zip(*texts, strict=True)
+            ]
 
+        shown_of_part = {*spread(range(len(items)), _SAMPLES)}
         batches = self.batches(part, _BATCH_TOKENS)
+        sums, samples = zip(*each(batches, score), strict=True)
         figures = np.empty((len(items), 3))
-        figures[list(chain(*batches))] = np.concatenate(each(batches, score))
+        figures[list(chain(*batches))] = np.concatenate(sums)
         count = f"{int(figures[:, 1].sum()):,} hidden tokens in {len(items):,} sequences"
         of = {"lower_is_better": True, "digits": 2, "note": count}
         perplexity = Score.of("perplexity", figures[:, :2], "perplexity", **of)
         note = f"percent of {count}"
         accuracy = Score.of("accuracy", figures[:, [2, 1]], "accuracy", note=note)
-
-        def fill(indices: list[int]) -> list[Sample]:
-            """Returns the begin of sequences: masked, complete, and as it was filled in."""
-            batch, hidden, log_p = self._predicted(model, items.__getitems__(indices))
-            read = batch["input_ids"]
-            text = torch.where(hidden, batch["labels"], read)
-            made = read.masked_scatter(hidden, log_p.argmax(-1))
-            forms = (decoded(self.tokenizer, x[:, :_SAMPLE_TOKENS]) for x in (read, text, made))
-            return [
-                Sample(given={"Masked": masked, "Text": whole}, made=filled)
-                for masked, whole, filled in zip(*forms, strict=True)
-            ]
-
-        (samples,) = each([spread(range(len(items)), _SAMPLES)], fill)
-        return Outcome(scores=[perplexity, accuracy], samples=samples)
-
-    def _predicted(self, model: MaskedLM, items: list[Item]) -> tuple[Any, Tensor, Tensor]:
-        """Returns a batch, where tokens are hidden, and log p, `(hidden tokens, vocabulary)`."""
-        batch = {name: x.to(model.device) for name, x in self.collate(items).items()}
-        with torch.no_grad():
-            log_p = model(**batch, all_logits=False).logits.double().log_softmax(-1)
-        return batch, batch["labels"] != IGNORED_LABEL, log_p
+        return Outcome(scores=[perplexity, accuracy], samples=list(chain(*samples)))
 
     @classmethod
     def predict(cls, folder: Path, recipe: Any, model: Any, wish: Wish) -> Iterator[str]:
@@ -272,10 +251,9 @@ def decoded(tokenizer: PreTrainedTokenizerFast, rows: Tensor) -> list[str]:
 def pack_sentences(lengths: list[int], capacity: int) -> Iterator[tuple[int, int]]:
     """Packs consecutive full sentences into blocks of at most `capacity` tokens.
 
-    The sentences follow each other in a stream, each with its end of sentence. A sentence of one
-    token is an empty one, which separates two documents: it stays inside a block that goes on
-    from one document to the next (RoBERTa's extra separator), and is dropped at the beginning or
-    end of a block. A sentence that is longer than a block is cut.
+    Each sentence has its end. A sentence of one token is an empty one, which separates two
+    documents; it is dropped at the beginning or end of a block. A sentence that is longer than a
+    block is cut.
 
     Yields the position of each block's first token in the stream, and that after its last one.
 
@@ -291,8 +269,7 @@ def pack_sentences(lengths: list[int], capacity: int) -> Iterator[tuple[int, int
             start += 1
             continue
         last = int(ends[np.searchsorted(ends, start + capacity, side="right") - 1])
-        last = last if last > start else start + capacity  # a long sentence is cut
-        end = last
+        end = last = last if last > start else start + capacity  # a long sentence is cut
         while end - 1 in separators:
             end -= 1
         yield start, end

@@ -1,6 +1,5 @@
 """The loss of a model on data, and looks at a model in the middle of its training."""
 
-import inspect
 from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
@@ -24,14 +23,11 @@ def on_device(batch: dict[str, Tensor], device: torch.device) -> dict[str, Tenso
 def loss_and_labels(model: Any, batch: dict[str, Tensor]) -> Tensor:
     """Returns the summed loss of a batch and the number of its labels, in one tensor of float64.
 
-    The model is in evaluation mode. Logits that the loss does not need are not computed, where the
-    model can do without.
+    The model is in evaluation mode.
     """
     batch = on_device(batch, model.device)
-    takes = inspect.signature(model.forward).parameters
-    only_loss = {"all_logits": False} if "all_logits" in takes else {}
     # Over 1 it is the sum, not the mean.
-    loss = model(**batch, **only_loss, num_items_in_batch=1).loss
+    loss = model(**batch, num_items_in_batch=1).loss
     labels = (batch["labels"] != IGNORED_LABEL).sum()
     return torch.stack([loss.double(), labels.double()])
 
