@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from support.road import Road
 
-from headwise.tasks.bleu import Bleu, scores_of
+from headwise.tasks.bleu import scores_of
 from headwise.tasks.enhancing import pesq_score, si_sdr
 from headwise.tasks.scores import Score, resampled_scores
 from headwise.tasks.task import Each
@@ -57,19 +57,11 @@ def evaluated(own: Road, model: torch.nn.Module, part: str = "test") -> dict[str
     return {score.name: _scored(score) for score in outcome.scores}
 
 
-def drawn(own: Road, part: str, index: int, draw: int) -> dict[str, torch.Tensor]:
-    """A block of masked language modelling with the masks of a draw of the evaluation."""
-    items = own.items(part)
-    read = {name: np.array(values) for name, values in items.rows[index].items()}
-    generator = np.random.default_rng((*items.seed, draw, index))
-    return own.task.collate([items.draw(read, generator)])
-
-
 def translations(
     made: Sequence[str], references: Sequence[str], kind: str = "sacrebleu", language: str = ""
 ) -> dict[str, Scored]:
     """BLEU and chrF of translations, counted as `evaluation.bleu` of a recipe says."""
-    found = scores_of(made, references, Bleu(**_BLEU[kind]), language or None)
+    found = scores_of(made, references, _BLEU[kind], language or None)
     return {score.name: _scored(score) for score in found}
 
 

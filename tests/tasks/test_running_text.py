@@ -92,23 +92,22 @@ def test_the_adaptive_softmax_is_scored_as_it_is_trained(make):
 # --- generated text -----------------------------------------------------------------------------
 
 
-def test_texts_end_with_their_line_and_do_not_disturb_other_draws(make):
+def test_texts_depend_on_the_seed_and_do_not_disturb_other_draws(make):
     task, model = make(block_length=16)
     model.lm_head.weight.data.zero_()  # all tokens are as probable whatever comes before
 
     def write(prompts, **settings):
         drawn = task.recipe.evaluation.model_copy(update=settings)
-        return continued(model, task.tokenizer, prompts, drawn, 16)
+        recipe = task.recipe.model_copy(update={"evaluation": drawn})
+        return continued(model, task.tokenizer, prompts, recipe)
 
     before = torch.get_rng_state()
     prompts = 5 * ["open the", "close the window and open", "", "the\nopen"]
-    endless, ended = write(prompts), write(prompts, one_line=True)
-    assert torch.equal(torch.get_rng_state(), before) and write(prompts) == endless
-    assert write(prompts, seed=2) != endless and len(set(endless)) > 10
-    assert any("\n" in text for text in ended)
-    assert not any("\n" in text.removesuffix("\n") for text in ended)
-    assert max(text.count("\n") for text in endless) > 1
-    with pytest.raises(ValueError, match=r"of 9 tokens, expected at most 8: with up to 8 new ones"):
+    found = write(prompts)
+    assert torch.equal(torch.get_rng_state(), before) and write(prompts) == found
+    assert write(prompts, seed=2) != found and len(set(found)) > 10
+    assert max(text.count("\n") for text in found) > 1
+    with pytest.raises(ValueError, match=r"of 9 tokens, expected at most 8: with the new ones"):
         write(["open " * 8])
 
 
@@ -144,9 +143,9 @@ def test_a_row_of_several_lines_is_a_document(make):
 
 def test_sequences_without_a_word_to_hide_are_left_out(make):
     lines = ["le chat voit un oiseau", "the end", "un chien aime un chat"]
-    task, model = make(MaskedLanguageModelling, test=lines, evaluation={"draws": 3})
+    task, model = make(MaskedLanguageModelling, test=lines)
     (row,) = task.evaluate(model, "test", task.recipe.evaluation, Each()).scores[0].rows
-    assert row[1] == 3 and len(task.parts["test"]) == 1
+    assert row[1] == len(task.parts["test"]) == 1
     with pytest.raises(DataError, match="the test part has no word that could be hidden"):
         make(MaskedLanguageModelling, test=lines[:1])
 

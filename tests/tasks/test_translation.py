@@ -9,7 +9,7 @@ from headwise.data import builtin
 from headwise.data.load import DataError
 from headwise.models.for_tasks import Seq2SeqLM
 from headwise.tasks import translation
-from headwise.tasks.bleu import Bleu, scores_of, split_compounds
+from headwise.tasks.bleu import scores_of, split_compounds
 from headwise.tasks.task import Each, Wish
 from headwise.tasks.translation import TranslationEvaluation
 
@@ -76,10 +76,9 @@ def test_batches_stay_within_the_budget_over_all_beams(own, model, calls, monkey
 def test_settings_reach_the_search_and_what_is_saved(own, model, calls, tmp_path):
     search = {"num_beams": 3, "length_penalty": 0.6}
     (source,) = own.task.source(["it"])["input_ids"]
-    limits = {"max_length_ratio": 2, "max_length_extra": 1}
-    evaluation = own.recipe.evaluation.model_copy(update=limits)
+    evaluation = own.recipe.evaluation.model_copy(update={"max_length_extra": 1})
     translated(own, model, ["it"], evaluation)
-    expected = {**search, "do_sample": False, "max_length": 2 * len(source) + 1 + 1}  # <bos>
+    expected = {**search, "do_sample": False, "max_length": len(source) + 1 + 1}  # <bos>
     assert {name: calls[0][name] for name in expected} == expected
     model.save_pretrained(tmp_path)
     saved = GenerationConfig.from_pretrained(tmp_path).to_dict()
@@ -98,11 +97,11 @@ def test_separate_vocabularies_are_not_mixed_up(tmp_path):
             norm.weight.zero_()
             norm.bias.fill_(1.0)
     own.task.save(tmp_path)
-    recipe = own.recipe.model_copy(
-        update={"evaluation": TranslationEvaluation(max_length_ratio=0, max_length_extra=2)}
-    )
+    evaluation = TranslationEvaluation(max_length_extra=2)
+    recipe = own.recipe.model_copy(update={"evaluation": evaluation})
     found = list(own.task.predict(tmp_path, recipe, network, Wish(texts=["open\nit", ""])))
-    assert found == [own.task.target.decode([last, last]).strip(), ""]
+    number = 2 + len(own.task.source("open it")["input_ids"])
+    assert found == [own.task.target.decode([last] * number).strip(), ""]
 
 
 # --- BLEU -------------------------------------------------------------------------------------
@@ -110,7 +109,7 @@ def test_separate_vocabularies_are_not_mixed_up(tmp_path):
 
 def test_compounds_are_split_on_both_sides_after_tokenising():
     """Half a compound right counts: 7 of 8 pieces, 5 of 7 pairs, 4 of 6 triples, 3 of 5 fours."""
-    bleu = Bleu(smooth_method="none", force=True, split_compounds=True)
+    bleu = {"smooth_method": "none", "force": True, "split_compounds": True}
     score, _ = scores_of(["a b c d Hund-Katze."], ["a b c d Hund-Maus."], bleu)
     assert score.value == pytest.approx(100 * (7 / 8 * 5 / 7 * 4 / 6 * 3 / 5) ** (1 / 4))
     assert "tok:13a+compound-split|smooth:none" in score.note
@@ -119,9 +118,11 @@ def test_compounds_are_split_on_both_sides_after_tokenising():
 
 def test_what_sacrebleu_lacks_is_told_before_training():
     for language, tokenizer in (("zh_CN", "zh"), ("ja", "char"), ("fr", "13a"), (None, "13a")):
-        assert f"tok:{tokenizer}|" in scores_of(["a"], ["a"], Bleu(), language)[0].note
-    with pytest.raises(ValueError, match=r"(?s)tokenize is 'ko-mecab'.*pip install"):
+        assert f"tok:{tokenizer}|" in scores_of(["a"], ["a"], {}, language)[0].note
+    with pytest.raises(ValueError, match=r"(?s)'ko-mecab'.*pip install"):
         pairs(evaluation={"bleu": {"tokenize": "ko-mecab"}})
+    with pytest.raises(ValueError, match=r"evaluation.bleu is .*unexpected.*'case'"):
+        pairs(evaluation={"bleu": {"case": "lower"}})
 
 
 # --- pairs ------------------------------------------------------------------------------------

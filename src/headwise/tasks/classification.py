@@ -16,7 +16,6 @@ import math
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import fields
-from itertools import chain
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
@@ -29,9 +28,9 @@ from transformers import PreTrainedConfig, TextClassificationPipeline
 
 from headwise.data import tokenizers
 from headwise.data.builtin import docstrings
-from headwise.data.divide import read_parts
-from headwise.data.encode import Columns, Items, column_of, lengths, pad
-from headwise.data.load import DataError, picked, rows_of_shard, shards_of
+from headwise.data.divide import cleaned, read_parts
+from headwise.data.encode import Columns, Items, column_of, lengths
+from headwise.data.load import DataError
 from headwise.data.settings import Data, absolute
 from headwise.data.stream import Shards
 from headwise.messages import one_of, shown
@@ -40,15 +39,12 @@ from headwise.models.for_tasks import MaskedLM, SequenceClassifier
 from headwise.ops.labels import IGNORED_LABEL
 from headwise.recipes.pretrained import pretrained_config, pretrained_model
 from headwise.recipes.recipe import Evaluation, Recipe
-from headwise.tasks.pictures import confusions, predictions
 from headwise.tasks.scores import Outcome, Sample, Score, spread
-from headwise.tasks.task import Each, Positions, Task, Wish
+from headwise.tasks.task import SPECIAL, Each, Positions, Task, Wish
 
 _SAMPLES = 12  # examples that a report shows
-_MOST_CLASSES = 30  # of a picture of confusions
 _AT_ONCE = 64  # texts that are read together in evaluation and by `predict`
 _TITLES = {"text": "Text", "pair": "Second text", "label": "Label"}  # of samples
-_SPECIAL = ("pad_token_id", "bos_token_id", "eos_token_id")
 # Arguments that the configurations of encoder and classifier share.
 _OF_ENCODER = {each.name for each in fields(StackConfig)} | {"vocab_size"}
 _OF_ENCODER -= {each.name for each in fields(PreTrainedConfig)}
@@ -122,13 +118,15 @@ class Classification(Task):
         names, places = data.classes or [], {}
         if names and not any(re.fullmatch(r"-?\d+|True|False", name) for name in names):
             places = {-1: None, **dict(enumerate(names))}  # -1 is no label, as on the hub
-        sides = [columns[name] for name in ("text", "pair") if name in columns]
-        kept: list[tuple[str, str | None, str]] = []
-        for label, text, *pair in zip(columns["label"], *sides, strict=True):
+        texts = columns["text"]
+        others = columns.get("pair", texts)
+        kept: list[tuple[str, str, str]] = []
+        for text, other, label in zip(texts, others, columns["label"], strict=True):
             label = places.get(label, label)
-            if label not in (None, "") and all(x and x.strip() for x in (text, *pair)):
-                kept.append((text, pair[0] if pair else None, str(label)))
-        return {name: [row[i] for row in kept] for i, name in enumerate(("text", "pair", "label"))}
+            if label not in (None, "") and all(x and x.strip() for x in (text, other)):
+                kept.append((text, other, str(label)))
+        found = {name: [row[i] for row in kept] for i, name in enumerate(cls.columns)}
+        return found if "pair" in columns else {**found, "pair": [None] * len(kept)}
 
     def open(self, folder: Path | None) -> None:
         data: LabelledData = self.recipe.data
@@ -145,19 +143,23 @@ class Classification(Task):
         self._encoder.encode_special_tokens = True  # one that is written out in a text is text
         self._encoder.enable_truncation(data.max_length)  # of a pair the longer text first
         self._names = tokenizers.token_names(self.tokenizer)
+        self.padding = {"input_ids": self.tokenizer.pad_token_id}
         self.classes = None if data.regression else data.classes or self._learned_classes()
-        self._numbers = {name: number for number, name in enumerate(self.classes or ())}
         if self.classes is None:
             self.loss_unit = "squared error per example"  # type: ignore[misc]
         self.made_of = [self._encoder.to_str(), self.classes]
 
     def _learned_classes(self) -> list[str]:
         """Returns the labels of the training data as a whole, of which `train` may be a share."""
-        rows = read_parts(self.recipe.data, type(self), ["train"])["train"]
-        found = {str(label) for label in rows.unique("label") if label not in (None, "")}
+        data = self.recipe.data
+        rows = read_parts(data, type(self), ["train"])["train"]
+        found = set(cleaned(rows, data, "train", type(self)).unique("label"))
         if len(found) == 1:
             raise DataError(f"all labels of the training data are {found}, expected two or more")
-        return sorted(found, key=_natural)
+        return sorted(
+            found,
+            key=lambda name: [int(x) if x.isdecimal() else x for x in re.split(r"(\d+)", name)],
+        )
 
     def encode(self, columns: Columns) -> Columns:
         inputs = columns["text"]
@@ -173,8 +175,8 @@ class Classification(Task):
     def _number(self, text: str, label: str) -> float:
         """Returns the number of a class, or the number that a label is."""
         if self.classes is not None:
-            if label in self._numbers:
-                return self._numbers[label]
+            if label in self.classes:
+                return self.classes.index(label)
             remedy = one_of(label, self.classes)
         else:
             try:
@@ -184,27 +186,13 @@ class Classification(Task):
             if math.isfinite(number) and number != IGNORED_LABEL:
                 return number
             remedy = f"expected a number other than {IGNORED_LABEL}, since data.regression is true"
-        raise DataError(f"{self._place(text, label)} has the label {label!r}, {remedy}")
-
-    def _place(self, text: str, label: str) -> str:
-        """Returns where an example stands: its file and row, of which the header is one too."""
         data = self.recipe.data
-        for source in (data, *map(data.test_set, data.tests)):
-            columns = {**self.columns, **source.columns}
-            for shard in chain.from_iterable(map(shards_of, source.files.values())):
-                paths = ", ".join(shard.values())
-                header = {".csv", ".tsv"} & {*Path(paths).suffixes}
-                rows = picked(rows_of_shard(shard), columns)
-                for number, row in enumerate(rows, start=1 + len(header)):
-                    if (row["text"], str(row["label"])) == (text, label):
-                        return f"{paths}, row {number:,}: {shown(text)}"
-        return f"the text {shown(text)}"
+        raise DataError(f"{data.called}: {shown(text)} has the label {label!r}, {remedy}")
 
     def items(self, rows: Any, part: str) -> Items:
         """Counts every example as `max_length`, so that a batch has examples of all lengths.
 
-        A label may depend on the length; in a probe it is the length. Batches of similar lengths
-        would be batches of one class.
+        In a probe the label may be the length: batches of similar ones would be of one class.
         """
         cut = int(column_of(rows, "is_cut").sum())
         if cut and not isinstance(self.rows[part], Shards):
@@ -223,7 +211,7 @@ class Classification(Task):
         if task is None:
             settings = recipe.tokenizer or tokenizers.TokenizerSettings()
             return {**sizes, "vocab_size": tokenizers.largest_size(settings, "classifier")}
-        ids = {name: getattr(task.tokenizer, name) for name in _SPECIAL}
+        ids = {name: getattr(task.tokenizer, name) for name in SPECIAL}
         return {**sizes, **ids, "vocab_size": tokenizers.vocab_size(task.tokenizer)}
 
     @classmethod
@@ -254,8 +242,7 @@ class Classification(Task):
 
     def collate(self, items: list[Any]) -> dict[str, Tensor]:
         """Joins examples; `labels` are `(batch,)`."""
-        items = [{**item, "attention_mask": np.ones(len(item["input_ids"]), int)} for item in items]
-        batch = pad(items, {"input_ids": self.tokenizer.pad_token_id, "attention_mask": 0})
+        batch = super().collate(items)
         return batch if self.classes else {**batch, "labels": batch["labels"].float()}
 
     def evaluate(self, model: Any, part: str, evaluation: Evaluation, each: Each) -> Outcome:
@@ -275,26 +262,22 @@ class Classification(Task):
         predicted = np.empty(len(items))
         predicted[order] = np.concatenate(each(batches, predict))
         labels = column_of(items.rows, "labels").astype(float)
-        pictures = []
         if self.classes is None:
             outputs = [f"{number:.3f}" for number in predicted]
             rows = np.column_stack([labels, predicted])
             scores = [Score.of(x, rows, x.lower(), note="× 100") for x in ("Pearson", "Spearman")]
-            pictures.append(predictions(labels, predicted))
         else:
             outputs = [self.classes[int(number)] for number in predicted]
             rows = np.column_stack([labels == predicted, np.ones(len(labels))])
             most = 100 * np.bincount(labels.astype(int)).max() / len(labels)
             note = f"in percent; the most frequent class alone: {most:.1f}"
             scores = [Score.of("accuracy", rows, "accuracy", note=note)]
-            if len(self.classes) <= _MOST_CLASSES:
-                pictures.append(confusions(labels, predicted, self.classes))
         samples = []
         for index in spread(range(len(outputs)), _SAMPLES):
             row = self.rows[part][index]
             given = {title: row[name] for name, title in _TITLES.items() if row[name]}
             samples.append(Sample(given=given, made=outputs[index]))
-        return Outcome(scores=scores, outputs=outputs, samples=samples, pictures=pictures)
+        return Outcome(scores=scores, outputs=outputs, samples=samples)
 
     def describe(self, batch: Mapping[str, Tensor]) -> dict[str, Positions]:
         word = "word" if tokenizers.has_words(self.tokenizer) else "subword"
@@ -330,8 +313,3 @@ def _of_encoder(recipe: ClassificationRecipe) -> ClassificationRecipe:
     """Returns a recipe whose model has no keys of the perceptron."""
     model = {key: x for key, x in recipe.model.items() if key in {"pretrained", *_OF_ENCODER}}
     return recipe.model_copy(update={"model": model})
-
-
-def _natural(name: str) -> list[Any]:
-    """A key that sorts the numbers in names as numbers: `9` before `10-12`."""
-    return [int(piece) if piece.isdecimal() else piece for piece in re.split(r"(\d+)", name)]

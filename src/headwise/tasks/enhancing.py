@@ -3,14 +3,12 @@
 import math
 import warnings
 from collections.abc import Mapping
-from functools import cache
+from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
 
-from headwise.data.load import DataError
 from headwise.data.sound import (
     SILENCE,
     SUFFIXES,
@@ -94,16 +92,6 @@ def si_sdr(clean: Waveform, heard: Waveform) -> float:
     return float(10 * np.log10(wanted / max(float(distortion), 1e-10 * float(wanted))))
 
 
-@cache
-def pesq_package() -> Any:
-    """Returns the package pesq; None if it is not installed, which is said once."""
-    try:
-        return speech_package("pesq")
-    except DataError as error:
-        warnings.warn(f"{error}. Speech is scored by SI-SDR alone", stacklevel=2)
-        return None
-
-
 def pesq_score(clean: Waveform, heard: Waveform, rate: int) -> float:
     """Returns the Perceptual Evaluation of Speech Quality, as MOS-LQO, from about 1 (bad) to 4.5.
 
@@ -112,18 +100,20 @@ def pesq_score(clean: Waveform, heard: Waveform, rate: int) -> float:
     least 16 kHz, else narrow band (P.862.1), and NaN if no speech is found.
     """
     at, band = (16_000, "wb") if rate >= 16_000 else (8_000, "nb")
-    waves = [resampled(wave, rate, at) for wave in (clean, heard)]
+    waves, package = [resampled(wave, rate, at) for wave in (clean, heard)], speech_package("pesq")
     try:
         with np.errstate(divide="ignore", invalid="ignore"):
-            return float(pesq_package().pesq(at, *waves, band))
-    except (pesq_package().PesqError, ValueError):  # no utterance; silence, or what is no number
+            return float(package.pesq(at, *waves, band))
+    except (package.PesqError, ValueError):  # no utterance; silence, or what is no number
         return math.nan
 
 
 def figures(clean: Waveform, noisy: Waveform, enhanced: Waveform, rate: int) -> dict[str, float]:
     """Returns PESQ, if it is installed, and SI-SDR of an utterance, enhanced and noisy."""
     found = {}
-    if pesq_package() is not None:
+    if find_spec("pesq") is None:
+        warnings.warn("pesq is not installed: speech is scored by SI-SDR alone", stacklevel=2)
+    else:
         before, after = (pesq_score(clean, wave, rate) for wave in (noisy, enhanced))
         # No speech in the noisy sound is nothing to score; none in the enhanced one is the worst.
         after = before if math.isnan(before) else float(np.nan_to_num(after, nan=1.0))

@@ -30,23 +30,23 @@ from headwise.data.pixels import image_files, pixels_of
 from headwise.data.settings import PARTS, Data, Files, files_of
 from headwise.files import write_bytes
 from headwise.models.for_tasks import CausalLM
+from headwise.models.inspect import evaluating, record, systems
 from headwise.models.modeling import HeadwiseModel
 from headwise.ops.labels import IGNORED_LABEL
 from headwise.recipes.recipe import Evaluation, Recipe
 from headwise.settings import LARGEST_SEED, FrozenSettings
-from headwise.tasks.pictures import sheet, weights_by_position, winner_map
+from headwise.tasks.pictures import sheet
 from headwise.tasks.scores import Outcome, Picture, Score, spread
 from headwise.tasks.task import Each, Positions, Task, Wish
 from headwise.training.loss import own_draws
 
 PAIRS = "pairs"
+SIDES = ("left", "right")
 _BATCH_TOKENS = 16_384  # tokens of a batch in evaluation
 _MEASURED = 256  # validation images of which figure 2 is measured
 _AT_ONCE = 64  # images that are drawn, or of which weights are taken, at a time
 _DRAWN = 16  # images that `predict` draws by default
 _UNKNOWN = 225  # a light grey for the pixels that the model completes
-_SHADES = ["very dark", "dark", "medium", "light", "very light"]  # fifths of 0 to 255
-_LUMA = (0.299, 0.587, 0.114)  # of red, green and blue, as in ITU-R BT.601
 
 
 class ImageData(Data):
@@ -58,37 +58,23 @@ class ImageData(Data):
     mode: Literal["rgb", "grey"] = "rgb"
     """`rgb` for three channels, `grey` for one."""
     options: dict[str, Any] = Field({}, validate_default=True)
-    """Further arguments of the data that `path` names; the halves of `pairs` have keys of `data`
-    themselves."""
+    """Further arguments of the data that `path` names. Those of `pairs` are `left` and `right`,
+    each with keys of `data`, and a `seed`; both halves have the size and the mode of the pair."""
 
     @field_validator("options")
     @classmethod
-    def _check_halves(cls, options: dict[str, Any], info: ValidationInfo) -> dict[str, Any]:
+    def _complete_halves(cls, options: dict[str, Any], info: ValidationInfo) -> dict[str, Any]:
         if info.data.get("path") != PAIRS:
             return options
-        left, right = (cls.model_validate(options.get(side)) for side in ("left", "right"))
-        if left.shape[0] != right.shape[0]:
-            raise ValueError(
-                f"left.size is {left.size} and right.size is {right.size}, expected equal ones: "
-                f"the halves stand side by side"
-            )
-        halves = {"left": left, "right": right}
+        own = {key: info.data[key] for key in ("size", "mode") if key in info.data}
+        halves = {side: cls(**{**(options.get(side) or {}), **own}) for side in SIDES}
         return options | {x: half.model_dump(exclude_defaults=True) for x, half in halves.items()}
-
-    @property
-    def halves(self) -> "dict[str, ImageData]":
-        """The data of the left and of the right half of pairs; empty of other data."""
-        sides = ("left", "right") if self.path == PAIRS else ()
-        return {side: ImageData(**self.options[side]) for side in sides}
 
     @property
     def shape(self) -> tuple[int, int, int]:
         """Height, width and channels of the images."""
-        halves = [half.shape for half in self.halves.values()]
-        if not halves:
-            return self.size, self.size, 3 if self.mode == "rgb" else 1
-        left, right = halves
-        return left[0], left[1] + right[1], max(left[2], right[2])
+        width = self.size * (2 if self.path == PAIRS else 1)
+        return self.size, width, 3 if self.mode == "rgb" else 1
 
 
 class PaletteSettings(FrozenSettings):
@@ -102,8 +88,7 @@ class ImageEvaluation(Evaluation):
     """How images are drawn in evaluation and by `headwise predict`."""
 
     samples: int = Field(8, ge=0)
-    """How many images the model draws; as many are completed by it, given their upper half, and
-    get a map of what counts most at each pixel."""
+    """How many images the model draws; as many are completed by it, given their upper half."""
     temperature: float = Field(1.0, ge=0.001)
     """Temperature by which the logits are divided. Below 1, the images vary less."""
     seed: int = Field(1, ge=0, le=LARGEST_SEED)
@@ -145,8 +130,8 @@ def pairs(
 def _pairs(
     left: dict[str, Any], right: dict[str, Any], seed: int, part: str, **_: object
 ) -> Iterator[Row]:
-    sources = [ImageData(**half) for half in (left, right)]
-    halves = [parts_of(source, Images)[0][part] for source in sources]
+    shape = ImageData(**left).shape
+    halves = [parts_of(ImageData(**half), Images)[0][part]["pixels"] for half in (left, right)]
     number = max(map(len, halves))
     draw = np.random.default_rng((seed, PARTS.index(part)))
     orders = [
@@ -154,20 +139,13 @@ def _pairs(
         for half in halves
     ]
     for indices in zip(*(order[:number].tolist() for order in orders), strict=True):
-        both = []
-        for half, source, index in zip(halves, sources, indices, strict=True):
-            pixels = np.frombuffer(half[index]["pixels"], np.uint8).reshape(source.shape)
-            both.append(np.broadcast_to(pixels, (*pixels.shape[:2], 3)))  # grey: three equal ones
-        yield {"image": Image.fromarray(np.concatenate(both, axis=1))}
+        both = [half[index] for half, index in zip(halves, indices, strict=True)]
+        pixels = [np.frombuffer(half, np.uint8).reshape(shape) for half in both]
+        yield {"image": Image.fromarray(np.concatenate(pixels, axis=1).squeeze())}
 
 
 class Images(Task):
-    """Images as sequences of the colours of a palette, each behind `<bos>`.
-
-    Attributes:
-        palette: the colours.
-        has_halves: whether left and right half of each image come from different sources.
-    """
+    """Images as sequences of the colours of a palette, each behind `<bos>`."""
 
     name = "images"
     recipe_class = ImageRecipe
@@ -199,11 +177,6 @@ class Images(Task):
 
     def open(self, folder: Path | None) -> None:
         data, colors = self.recipe.data, self.recipe.palette.colors
-        self.has_halves = data.path == PAIRS
-        for side, half in data.halves.items():
-            known = parts_of(half, Images)[1]
-            for part in PARTS:
-                self.facts[part] |= {f"{side}: {name}": x for name, x in known[part].items()}
 
         def learn(folder: Path) -> None:
             images = map(self._images, self.to_learn_from(data.window))
@@ -267,51 +240,30 @@ class Images(Task):
         # Images are equally long, so that their batches are in the order of the part.
         columns = np.concatenate(each(self.batches(part, _BATCH_TOKENS), nats))
         scored = {"bits per dimension": columns}
-        if self.has_halves:
-            left, right = np.split(columns, 2, axis=1)
-            scored |= {"left half": left, "right half": right}
-        colors = len(self.palette.colors)
-        note = (
-            f"a dimension is a pixel, which has one of {colors} colours; if all colours were "
-            f"equally likely, it would be {np.log2(colors):.2f}"
-        )
-        scores = []
+        if self.recipe.data.path == PAIRS:
+            scored |= zip(("left half", "right half"), np.split(columns, 2, axis=1), strict=True)
+        note, scores = f"of pixels, each of one of {len(self.palette.colors)} colours", []
         for name, some in scored.items():
             rows = np.stack([some.sum(1), np.full(len(some), height * some.shape[1])], axis=1)
             scores.append(Score.of(name, rows, "bits", lower_is_better=True, digits=3, note=note))
-            note = ""
-        return Outcome(scores=scores, pictures=list(self._pictures(model, part, evaluation)))
+        pictures = [self._picture(model, part, evaluation)] if evaluation.samples else []
+        return Outcome(scores=scores, pictures=pictures)
 
-    def _pictures(
-        self, model: HeadwiseModel, part: str, evaluation: ImageEvaluation
-    ) -> Iterator[Picture]:
-        """Yields images that the model draws and completes, and maps of what counts where."""
-        if not evaluation.samples:
-            return
+    def _picture(self, model: HeadwiseModel, part: str, evaluation: ImageEvaluation) -> Picture:
+        """Returns images of the data, and images that the model draws and completes."""
         ids = self._some(part, evaluation.samples)
-        real = ("of the data", self.palette.decode(ids))
         drawn = draw_images(model, self.palette, evaluation, ids[:, :1])
-        caption = "Images of the data in the palette's colours, and images by the model."
-        yield Picture.of("Samples", sheet([real, ("drawn by the model", drawn)]), caption)
-        completed = completions(model, self.palette, evaluation, ids)
-        caption = "The model is given the upper half of images of the data and draws the rest."
-        yield Picture.of("Completions", sheet([*completed, real]), caption)
+        blocks = [("of the data", self.palette.decode(ids)), ("drawn by the model", drawn)]
         caption = (
-            "Which expert or head counts most where a pixel is read, and of how many of these "
-            "pixels. The paler, the less it stands out from the others."
+            "Images of the data in the palette's colours, images that the model draws, and upper "
+            "halves of images that it completes."
         )
-        for layer, weights in self._weights(model, ids).items():
-            colours, legend = winner_map(weights)
-            label = "what counts most"
-            if self.has_halves:
-                label += f"; specialisation over the halves {specialisation(weights):.2f}"
-            yield Picture.of(
-                f"Map of layer {layer}", sheet([real, (label, colours)], legend), caption
-            )
+        sheet_of = sheet([*blocks, *completions(model, self.palette, evaluation, ids)])
+        return Picture.of("Samples", sheet_of, caption)
 
     def monitor(self, model: HeadwiseModel) -> dict[str, float]:
         """Returns the measure of figure 2 of pairs: the mean over layers, and each layer."""
-        if not self.has_halves:
+        if self.recipe.data.path != PAIRS:
             return {}
         layers = self._weights(model, self._some("validation", _MEASURED))
         measured: dict[str, float] = {}
@@ -323,14 +275,19 @@ class Images(Task):
             measured |= {name: fmean(of_layers.values()), **of_layers} if of_layers else {}
         return measured
 
+    @torch.no_grad()
     def _weights(self, model: HeadwiseModel, ids: Tensor) -> dict[int, Tensor]:
         """By layer, `(images, height, width, experts)`, where there are weights for each pixel."""
         found: dict[int, list[Tensor]] = {}
         for some in ids.split(_AT_ONCE):
-            for system, weights in weights_by_position(model, input_ids=some.to(model.device)):
-                of_pixels = weights[:, 1:].float().cpu()  # the first position reads no pixel
-                of_pixels = of_pixels.unflatten(1, self.palette.shape[:2])
-                found.setdefault(system.layer, []).append(of_pixels)
+            with evaluating(model), record(model) as decided:
+                model(input_ids=some.to(model.device))
+            for path, routings in decided.items():
+                weights = routings[0].weights
+                if weights.shape[:-1] == some.shape:
+                    of_pixels = weights[:, 1:].float().cpu()  # the first position reads no pixel
+                    of_pixels = of_pixels.unflatten(1, self.palette.shape[:2])
+                    found.setdefault(systems(model)[path].layer, []).append(of_pixels)
         return {layer: torch.cat(weights) for layer, weights in found.items()}
 
     def _some(self, part: str, number: int) -> Tensor:
@@ -341,22 +298,16 @@ class Images(Task):
         return self.collate(self.stored(part).__getitems__(indices))["input_ids"]
 
     def describe(self, batch: Mapping[str, Tensor]) -> dict[str, Positions]:
-        """Returns the colours of pixels, and where these stand; the first position reads none.
-
-        `predicted side` is that of the pixel behind the one that is read, which the last has not.
-        """
+        """Returns the colours of pixels, and where these stand; the first position reads none."""
         ids, (height, width, _) = batch["input_ids"], self.palette.shape
         pixels = torch.arange(-1, height * width, device=ids.device)
-        is_right, is_lower = pixels % width >= width // 2, pixels // width >= height // 2
-        side, level = (of.long().masked_fill(pixels < 0, -1) for of in (is_right, is_lower))
-        colors = np.broadcast_to(self.palette.colors, (len(self.palette.colors), 3))
-        shades = (colors @ np.array(_LUMA) * len(_SHADES) / 256).astype(np.int64)
-        of_ids = torch.from_numpy(np.append(shades, -1)).to(ids.device)  # bos is behind the colours
+        sides = {
+            "side": (pixels % width >= width // 2, ["left", "right"]),
+            "height": (pixels // width >= height // 2, ["upper", "lower"]),
+        }
         classes = {
-            "side": (side.expand_as(ids), ["left", "right"]),
-            "predicted side": (side.roll(-1).expand_as(ids), ["left", "right"]),
-            "height": (level.expand_as(ids), ["upper", "lower"]),
-            "brightness": (of_ids[ids], _SHADES),
+            name: (of.long().masked_fill(pixels < 0, -1).expand_as(ids), names)
+            for name, (of, names) in sides.items()
         }
         positions = Positions.of_tokens(ids, self.palette.names, "colour", classes)
         return {"decoder": replace(positions, size=(height, width))}
@@ -386,14 +337,8 @@ def draw_images(
 ) -> np.ndarray:
     """Draws images pixel by pixel, from the top left, each pixel from the model's prediction.
 
-    Args:
-        model: the model, in evaluation mode.
-        palette: its palette.
-        evaluation: seed and temperature of the draws.
-        start: for each image `<bos>`, and the colours of its first pixels, `(images, 1 + pixels)`.
-
-    Returns:
-        RGB images, `(images, height, width, 3)`.
+    `start` has for each image `<bos>` and the colours of its first pixels, `(images, 1 + pixels)`.
+    Returns RGB images, `(images, height, width, 3)`.
     """
     with own_draws():
         torch.manual_seed(evaluation.seed)
@@ -434,8 +379,7 @@ def specialisation(weights: Tensor, *, predicted: bool = False) -> float:
         Σ_s P(s) ‖c̄_s − c̄‖² / mean ‖c − c̄‖²
 
     Nor does the paper say whether the pixel is the one that a position reads, or the one behind it,
-    which it predicts. They are on different sides at the middle of a row and at its end: mechanisms
-    that are perfectly divided by one of them reach 0.584 by the other in images of 8×16 pixels.
+    which it predicts (`predicted`).
 
     Args:
         weights: the weight of each expert where a pixel is read, `(..., height, width, experts)`.

@@ -13,9 +13,8 @@ perplexity is
     exp(Σ −log p(token | tokens before it) / (words + line ends)),
 
 where white space divides words, whatever the subwords are. Line ends count, also those of blank
-lines, as in published figures for WikiText: its test part of 241,211 words in 4,358 lines is known
-as one of 245,569 tokens. With a vocabulary of words it is the ordinary perplexity. All unknown
-words are one token there, so it is comparable with that of subwords only if there are none.
+lines, as in published figures for WikiText. With a vocabulary of words it is the ordinary
+perplexity, and comparable with that of subwords only if there are no unknown words.
 
 Neighbouring tokens are not independent of each other, so the bootstrap draws documents, which blank
 lines divide, or, where there are few, passages of about 200 words.
@@ -36,7 +35,7 @@ from transformers import GenerationConfig, PreTrainedTokenizerFast
 
 from headwise.data import tokenizers
 from headwise.data.builtin import package_docs, pydoc_topics
-from headwise.data.encode import Columns, Items, lengths, pad
+from headwise.data.encode import Columns, Items, lengths
 from headwise.data.settings import Data
 from headwise.messages import shown
 from headwise.models.for_tasks import CausalLM
@@ -44,7 +43,7 @@ from headwise.ops.labels import IGNORED_LABEL
 from headwise.recipes.recipe import Evaluation, Recipe
 from headwise.settings import LARGEST_SEED
 from headwise.tasks.scores import LEAST_ITEMS, Outcome, Sample, Score, spread
-from headwise.tasks.task import Each, Positions, Task, Wish
+from headwise.tasks.task import SPECIAL, Each, Positions, Task, Wish
 from headwise.training.loss import own_draws
 
 _BATCH_TOKENS = 8192  # tokens that a model reads at once in evaluation
@@ -62,11 +61,7 @@ class RunningTextData(Data):
 
 
 class LanguageEvaluation(Evaluation):
-    """Settings of the evaluation: context of the scores, and generated text.
-
-    Text is sampled from the nucleus (Holtzman et al. 2020, *The Curious Case of Neural Text
-    Degeneration*, https://arxiv.org/abs/1904.09751).
-    """
+    """Settings of the evaluation: context of the scores, and generated text."""
 
     context: int | None = Field(None, ge=0)
     """Every scored token has at least this many tokens of context, except at the start of the text.
@@ -76,13 +71,12 @@ class LanguageEvaluation(Evaluation):
     max_new_tokens: int | None = Field(None, ge=1)
     """Largest number of tokens that are written. With the prompt there are at most block_length.
     Default: half of it, and at most 60."""
-    one_line: bool = False
-    """Whether a text ends with its line; samples always do."""
     temperature: float = Field(1.0, ge=0)
     """Temperature: logits are divided by it before sampling; 0 always takes the most probable
     token."""
     top_p: float = Field(0.95, gt=0, le=1)
-    """Tokens are sampled from the most probable ones that together have this probability."""
+    """Tokens are sampled from the most probable ones that together have this probability (Holtzman
+    et al. 2020, https://arxiv.org/abs/1904.09751)."""
     seed: int = Field(1, ge=0, le=LARGEST_SEED)
     """Seed of the sampling. The same prompts, in the same order, give the same texts."""
 
@@ -105,7 +99,7 @@ class LanguageRecipe(Recipe):
             if value is not None and value >= block_length:
                 raise ValueError(
                     f"evaluation.{name} is {value}, expected less than data.block_length, "
-                    f"{block_length}: a model reads and predicts that many tokens at once"
+                    f"{block_length}"
                 )
         return self
 
@@ -122,7 +116,7 @@ class RunningText(Task):
     features = datasets.Features({"input_ids": datasets.List(datasets.Value("int32"))})
     kind: ClassVar[tokenizers.Kind]  # of the tokenizer
     stack: ClassVar[str]  # the model's only one
-    roles: ClassVar[tuple[str, ...]] = ("pad", "bos", "eos")  # of special tokens in the model
+    special: ClassVar[tuple[str, ...]] = SPECIAL  # tokens that the model knows
 
     @classmethod
     def clean(cls, columns: Columns, data: Any, part: str) -> Columns:
@@ -137,15 +131,15 @@ class RunningText(Task):
         settings, made_of = self.recipe.tokenizer, [self.digest("train")]
         self.tokenizer = tokenizers.open_tokenizer(settings, self.kind, folder, texts, made_of)
         self.block_length = self.recipe.data.block_length
+        self.padding = {"input_ids": self.tokenizer.pad_token_id, "labels": IGNORED_LABEL}
         self.made_of = [self.tokenizer.backend_tokenizer.to_str(), self.block_length]
         self._encoder = tokenizers.encoder_of(self.tokenizer)
         self._names = tokenizers.token_names(self.tokenizer)
 
     def tokens(self, lines: list[str]) -> list[np.ndarray]:
         """Returns the tokens of each line, with its end."""
-        end, some = self.tokenizer.eos_token_id, range(0, len(lines), 1000)
-        encoded = chain.from_iterable(self._encoder(lines[n : n + 1000]) for n in some)
-        return [np.array([*ids, end], np.int32) for ids in encoded]
+        end = self.tokenizer.eos_token_id
+        return [np.array([*ids, end], np.int32) for ids in self._encoder(lines)]
 
     def save(self, folder: Path) -> None:
         self.tokenizer.save_pretrained(folder)
@@ -154,20 +148,14 @@ class RunningText(Task):
     def sizes(cls, recipe: Any, task: Any = None) -> dict[str, Any]:
         sizes = {"max_length": recipe.data.block_length}
         if task is None:
-            vocab_size = tokenizers.largest_size(recipe.tokenizer, cls.kind)
-            return {**sizes, "vocab_size": vocab_size}
-        names = [f"{role}_token_id" for role in cls.roles]
-        ids = {name: getattr(task.tokenizer, name) for name in names}
+            return {**sizes, "vocab_size": tokenizers.largest_size(recipe.tokenizer, cls.kind)}
+        ids = {name: getattr(task.tokenizer, name) for name in cls.special}
         return {**sizes, **ids, "vocab_size": tokenizers.vocab_size(task.tokenizer)}
 
     def collate(self, items: list[Any]) -> dict[str, Tensor]:
-        """Joins items with `input_ids` and `labels`; a batch with padding has a mask too."""
-        marked = [{**item, "attention_mask": np.ones(len(item["labels"]), int)} for item in items]
-        fill = {"labels": IGNORED_LABEL, "attention_mask": 0}
-        batch = pad(marked, {"input_ids": self.tokenizer.pad_token_id, **fill})
-        if bool(batch["attention_mask"].all()):
-            del batch["attention_mask"]
-        return batch
+        """Joins items; only a batch with padding has a mask, without which models are faster."""
+        batch = super().collate(items)
+        return {k: x for k, x in batch.items() if k != "attention_mask" or not bool(x.all())}
 
     def describe(self, batch: Mapping[str, Tensor]) -> dict[str, Positions]:
         word = "word" if tokenizers.has_words(self.tokenizer) else "subword"
@@ -218,7 +206,7 @@ class LanguageModelling(RunningText):
 
     def save(self, folder: Path) -> None:
         super().save(folder)
-        options = generation_options(self.recipe.evaluation, self.tokenizer, self.block_length)
+        options = generation_options(self.recipe, self.tokenizer)
         GenerationConfig(**options).save_pretrained(folder)
 
     def evaluate(self, model: Any, part: str, evaluation: Any, each: Each) -> Outcome:
@@ -229,19 +217,18 @@ class LanguageModelling(RunningText):
         nats, tokens, unknown = self._line_losses(model, part, evaluation.context, each)
         share = unknown.sum() / tokens.sum()
         remark = f"; {share:.1%} of the tokens are <unk>" if share else ""
+        counts = {"word perplexity": (words + 1, "words and line ends")}
+        if not tokenizers.has_words(self.tokenizer):  # of words, both perplexities are the same
+            counts["token perplexity"] = (tokens, "subwords and line ends")
+            if not share:  # the bytes of <unk> are not known
+                counts["bits per byte"] = (size + 1, "bytes of UTF-8")
         starts, scores = passages(words), []
-
-        def add(name: str, count: np.ndarray, unit: str, statistic: str, digits: int) -> None:
+        for name, (count, unit) in counts.items():
             rows = np.add.reduceat([nats, count], starts, axis=1).T
             note = f"over {count.sum(dtype=int):,} {unit}{remark}"
+            statistic, digits = ("bits", 3) if name == "bits per byte" else ("perplexity", 1)
             of = {"lower_is_better": True, "digits": digits, "note": note}
             scores.append(Score.of(name, rows, statistic, **of))
-
-        add("word perplexity", words + 1, "words and line ends", "perplexity", 1)
-        if not tokenizers.has_words(self.tokenizer):  # of words, both perplexities are the same
-            add("token perplexity", tokens, "subwords and line ends", "perplexity", 1)
-            if not share:  # the bytes of <unk> are not known
-                add("bits per byte", size + 1, "bytes of UTF-8", "bits", 3)
         return Outcome(scores=scores, samples=self._samples(model, part, evaluation, each, words))
 
     def _line_losses(self, model: Any, part: str, context: int | None, each: Each) -> np.ndarray:
@@ -289,26 +276,23 @@ class LanguageModelling(RunningText):
         self, model: Any, part: str, evaluation: Any, each: Each, words: np.ndarray
     ) -> list[Sample]:
         """Has the model continue the first halves of lines that are spread over a part."""
-        of_samples = evaluation.model_copy(update={"one_line": True})
-        options = generation_options(of_samples, self.tokenizer, self.block_length)
-        room = self.block_length - options["max_new_tokens"]
-        halves = []
+        recipe = self.recipe.model_copy(update={"evaluation": evaluation})
+        room, halves = self.block_length - _new_tokens(recipe), []
         for line in spread(np.flatnonzero(words >= 8).tolist(), evaluation.samples):
             text = self.rows[part][line]["text"].split()
-            middle = min(len(text) // 2, 32, 1 + room // 3)  # few words have more tokens
+            middle = min(len(text) // 2, 32)
             prompt = " ".join(text[:middle])
             if len(self.tokenizer(prompt).input_ids) <= room:
                 halves.append((prompt, " ".join(text[middle:])))
 
-        def write(some: list[tuple[str, str]]) -> list[str]:
-            prompts = [prompt for prompt, _ in some]
-            return continued(model, self.tokenizer, prompts, of_samples, self.block_length)
+        def write(half: tuple[str, str]) -> Sample:
+            prompt, rest = half
+            (text,) = continued(model, self.tokenizer, [prompt], recipe)
+            return Sample(
+                given={"Prompt": prompt, "Text": rest}, made=text.partition("\n")[0].strip()
+            )
 
-        at_once = [halves[n : n + _PROMPTS] for n in range(0, len(halves), _PROMPTS)]
-        return [
-            Sample(given={"Prompt": prompt, "Text": rest}, made=text.strip())
-            for (prompt, rest), text in zip(halves, chain(*each(at_once, write)), strict=True)
-        ]
+        return each(halves, write)
 
     @classmethod
     def predict(cls, folder: Path, recipe: Any, model: Any, wish: Wish) -> Iterator[str]:
@@ -318,9 +302,10 @@ class LanguageModelling(RunningText):
         prompts = ["\n".join(map(str.strip, text.split("\n"))) for text in wish.lines(default=[""])]
         for seed in range(evaluation.seed, evaluation.seed + (wish.number or 1)):
             drawn = evaluation.model_copy(update={"seed": seed})
+            of_seed = recipe.model_copy(update={"evaluation": drawn})
             for begin in range(0, len(prompts), _PROMPTS):
                 some = prompts[begin : begin + _PROMPTS]
-                texts = continued(model, tokenizer, some, drawn, recipe.data.block_length)
+                texts = continued(model, tokenizer, some, of_seed)
                 for prompt, text in zip(some, texts, strict=True):
                     yield (prompt + text).removesuffix("\n")
 
@@ -348,51 +333,48 @@ def passages(words: np.ndarray) -> np.ndarray:
 # --- generated text -----------------------------------------------------------------------------
 
 
+def _new_tokens(recipe: LanguageRecipe) -> int:
+    return recipe.evaluation.max_new_tokens or min(60, recipe.data.block_length // 2)
+
+
 def generation_options(
-    evaluation: LanguageEvaluation, tokenizer: PreTrainedTokenizerFast, block_length: int
+    recipe: LanguageRecipe, tokenizer: PreTrainedTokenizerFast
 ) -> dict[str, Any]:
-    """Returns the settings as arguments of `generate()` and of `GenerationConfig`."""
+    """Returns the settings of a recipe as arguments of `generate()` and of `GenerationConfig`."""
+    temperature, top_p = recipe.evaluation.temperature, recipe.evaluation.top_p
     options = {
-        "max_new_tokens": evaluation.max_new_tokens or min(60, block_length // 2),
+        "max_new_tokens": _new_tokens(recipe),
         "pad_token_id": tokenizer.pad_token_id,
         "bos_token_id": tokenizer.eos_token_id,
-        "eos_token_id": tokenizer.eos_token_id if evaluation.one_line else None,
+        "eos_token_id": None,  # a text may have several lines
         "remove_invalid_values": True,  # of a model that diverged
-        "do_sample": evaluation.temperature > 0,
+        "do_sample": temperature > 0,
     }
-    if options["do_sample"]:
-        nucleus = {"top_k": 0, "top_p": evaluation.top_p}
-        options |= {"temperature": evaluation.temperature, **nucleus}
-    return options
+    sampling = {"temperature": temperature, "top_k": 0, "top_p": top_p}
+    return options | (sampling if temperature else {})
 
 
 def continued(
-    model: CausalLM,
-    tokenizer: PreTrainedTokenizerFast,
-    prompts: list[str],
-    evaluation: LanguageEvaluation,
-    block_length: int,
+    model: CausalLM, tokenizer: PreTrainedTokenizerFast, prompts: list[str], recipe: LanguageRecipe
 ) -> list[str]:
     """Returns the texts with which a model goes on from prompts, without the prompts.
 
     A prompt begins a line and may hold line ends; behind an empty one the model begins a text.
 
     Raises:
-        ValueError: a prompt is too long; with what is written it would be longer than any text that
-            the model was trained on.
+        ValueError: with what is written, a prompt is longer than the texts of the training.
     """
-    options = generation_options(evaluation, tokenizer, block_length)
     batch = tokenizer(prompts, padding=True, return_tensors="pt").to(model.device)
-    sizes, new = batch["attention_mask"].sum(1), options["max_new_tokens"]
-    if (size := int(sizes.max())) > block_length - new:
+    sizes, most = batch["attention_mask"].sum(1), recipe.data.block_length - _new_tokens(recipe)
+    if (size := int(sizes.max())) > most:
         raise ValueError(
             f"INPUT has {shown(prompts[int(sizes.argmax())])} of {size} tokens, expected at most "
-            f"{block_length - new}: with up to {new} new ones it has to fit into the block_length "
-            f"of the run, {block_length}; shorten it, or set evaluation.max_new_tokens"
+            f"{most}: with the new ones it has to fit into the block_length of the run, "
+            f"{recipe.data.block_length}; shorten it, or set evaluation.max_new_tokens"
         )
     with torch.no_grad(), own_draws():
-        torch.manual_seed(evaluation.seed)
-        made = model.generate(**batch, **options)
+        torch.manual_seed(recipe.evaluation.seed)
+        made = model.generate(**batch, **generation_options(recipe, tokenizer))
 
     def text(ids: Tensor) -> str:
         return tokenizer.decode(ids[ids != tokenizer.pad_token_id])

@@ -20,8 +20,8 @@ Hashes of the sentences and of a seed decide everything: the same text gives the
 import hashlib
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from itertools import chain
+from collections.abc import Iterator, Sequence
+from itertools import chain, pairwise
 from typing import Any, ClassVar, Literal
 
 import datasets
@@ -94,7 +94,7 @@ def _of_text(
 ) -> Iterator[Row]:
     paragraphs = chain.from_iterable(map(paragraphs_of, packages)) if file is None else lines(file)
     found = chain.from_iterable(sentences_of(" ".join(text.split())) for text in paragraphs)
-    sentences = [x for x in dict.fromkeys(found) if _LEAST <= len(words_of(x)) <= _MOST]
+    sentences = [x for x in dict.fromkeys(found) if _LEAST <= len(_WORD.findall(x)) <= _MOST]
     if probe == "SeLen":
         classes = sentence_length(sentences, options["num_bins"])
     elif probe == "WC":
@@ -112,31 +112,14 @@ def _in_parts(rows: datasets.Dataset) -> dict[str, datasets.Dataset]:
 # --- the probes -------------------------------------------------------------------------------
 
 
-def words_of(sentence: str) -> list[str]:
-    """Returns the words of a sentence, which have letters and digits; punctuation is no word."""
-    return _WORD.findall(sentence)
-
-
 def sentence_length(sentences: Sequence[str], num_bins: int = 6) -> Classes:
-    """Makes SeLen: sentences by their number of words, in classes with names such as `5-8`."""
-    length_of = {sentence: len(words_of(sentence)) for sentence in sentences}
-    counts = Counter(length_of.values())
-    begins = _even_bins(counts, num_bins)
-    ends = [*(begin - 1 for begin in begins[1:]), max(counts)]
-    classes: Classes = {}
-    for begin, end in zip(begins, ends, strict=True):
-        name = f"{begin}-{end}" if begin < end else f"{begin}"
-        classes[name] = [x for x, length in length_of.items() if begin <= length <= end]
-    return classes
+    """Makes SeLen: sentences by their number of words, in classes with names such as `5-8`.
 
-
-def _even_bins(counts: Mapping[int, int], num_bins: int) -> list[int]:
-    """Returns where each bin begins; the one with the fewest sentences has as many as possible.
-
-    >>> _even_bins({5: 10, 6: 1, 7: 9, 8: 20}, 3)
-    [5, 6, 8]
+    The smallest class has as many sentences as possible, since the others are cut to its size.
     """
-    for least in range(sum(counts.values()) // num_bins, 0, -1):
+    length_of = {sentence: len(_WORD.findall(sentence)) for sentence in sentences}
+    counts = Counter(length_of.values())
+    for least in range(len(sentences) // num_bins, 0, -1):
         begins, size = [], least
         for length in sorted(counts):
             if size >= least:
@@ -144,11 +127,18 @@ def _even_bins(counts: Mapping[int, int], num_bins: int) -> list[int]:
                 size = 0
             size += counts[length]
         if len(begins) - (size < least) >= num_bins:
-            return begins[:num_bins]
-    raise DataError(
-        f"SeLen: sentences have {len(counts)} different lengths, expected at least one for each of "
-        f"{num_bins} classes: give more text, or set data.options.num_bins to fewer"
-    )
+            break
+    else:
+        raise DataError(
+            f"SeLen: sentences have {len(counts)} different lengths, expected at least one for "
+            f"each of {num_bins} classes: give more text, or fewer data.options.num_bins"
+        )
+    begins = begins[:num_bins]
+    classes: Classes = {}
+    for begin, behind in pairwise([*begins, max(counts) + 1]):
+        name = f"{begin}-{behind - 1}" if begin < behind - 1 else f"{begin}"
+        classes[name] = [x for x, length in length_of.items() if begin <= length < behind]
+    return classes
 
 
 def word_content(sentences: Sequence[str], num_words: int = 1000) -> Classes:
@@ -157,7 +147,7 @@ def word_content(sentences: Sequence[str], num_words: int = 1000) -> Classes:
     They are the first words of lower case and at least four letters behind rank 2 `num_words`, in
     the order of frequency. Case matters, but a sentence's first word counts in lower case.
     """
-    words = {text: words_of(text) for text in sentences}
+    words = {text: _WORD.findall(text) for text in sentences}
     for own in words.values():
         own[:1] = map(str.lower, own[:1])
     counts = Counter(chain.from_iterable(words.values()))
@@ -166,7 +156,7 @@ def word_content(sentences: Sequence[str], num_words: int = 1000) -> Classes:
     if len(suitable) < num_words:
         raise DataError(
             f"WC: {len(suitable):,} words are suitable, expected at least {num_words:,}: give more "
-            f"text, or set data.options.num_words to fewer"
+            f"text, or fewer data.options.num_words"
         )
     classes: Classes = {word: [] for word in suitable[:num_words]}
     for text, own in words.items():
@@ -179,8 +169,8 @@ def word_content(sentences: Sequence[str], num_words: int = 1000) -> Classes:
 def bigram_shift(sentences: Sequence[str], seed: int = 1) -> Classes:
     """Makes BShift: half of the sentences stay (O), the others have two neighbours swapped (I).
 
-    Neither the first word nor punctuation moves, and sentences with double quotes are left out.
-    Neighbours are two different words with only a space between them.
+    These are different words with only a space between them. Neither the first word nor punctuation
+    moves, and sentences with double quotes are left out.
     """
     known = set(sentences)
     classes: Classes = {"O": [], "I": []}
@@ -199,7 +189,6 @@ def bigram_shift(sentences: Sequence[str], seed: int = 1) -> Classes:
 
 
 def _neighbours(sentence: str) -> list[re.Match[str]]:
-    """Returns the pairs of neighbouring words that may be swapped."""
     first = _WORD.search(sentence)
     pairs = _NEIGHBOURS.finditer(sentence, first.end() if first else 0)
     return [pair for pair in pairs if pair[1].lower() != pair[2].lower()]
@@ -211,8 +200,8 @@ def balanced(classes: Classes, seed: int = 1) -> list[Row]:
     size = len(classes[smallest])
     if size < 3:
         raise DataError(
-            f"the class {smallest!r} has {size} sentences, expected at least 3, one for each part: "
-            f"give more text, or ask for fewer classes (data.options.num_words, num_bins)"
+            f"the class {smallest!r} has {size} sentences, expected at least 3: give more text, or "
+            f"ask for fewer classes (data.options.num_words, num_bins)"
         )
     held_out = max(1, round(_HELD_OUT * size))
     parts = ["validation"] * held_out + ["test"] * held_out + ["train"] * (size - 2 * held_out)
@@ -225,7 +214,6 @@ def balanced(classes: Classes, seed: int = 1) -> list[Row]:
 
 
 def _shuffled(sentences: Sequence[str], seed: int) -> list[str]:
-    """Sorts sentences by a hash, so that their order at first does not matter."""
     return sorted(sentences, key=lambda sentence: (_hash(sentence, seed, "choice"), sentence))
 
 

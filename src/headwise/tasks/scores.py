@@ -5,10 +5,9 @@ computes it from such rows. So its value, its interval, and its difference to th
 follow from it alone.
 
 A resample draws as many items as there are, with replacement (Efron 1979, *Bootstrap Methods:
-Another Look at the Jackknife*, https://doi.org/10.1214/aos/1176344552), and is written as the
-number of times that each item is drawn. The resamples of a number of items are always the same, so
-that systems and seeds that are scored on the same items are scored on the same resamples of them
-(Koehn 2004, *Statistical Significance Tests for Machine Translation Evaluation*,
+Another Look at the Jackknife*, https://doi.org/10.1214/aos/1176344552). The resamples of a number
+of items are always the same, so that all systems and seeds are scored on the same resamples (Koehn
+2004, *Statistical Significance Tests for Machine Translation Evaluation*,
 https://aclanthology.org/W04-3250).
 """
 
@@ -31,15 +30,13 @@ _DRAWN_AT_ONCE = 4_000_000  # numbers in memory
 
 Item = TypeVar("Item")
 
-# The numbers of a run that diverged may be NaN, which JSON has not. By default pydantic writes
-# null, which it cannot read back; "NaN" as a string it can.
-RECORD = ConfigDict(extra="forbid", ser_json_inf_nan="strings")
-
 
 class Record(BaseModel):
     """A record that is kept in a file; other fields than those it declares are an error."""
 
-    model_config = RECORD
+    # The numbers of a run that diverged may be NaN, which JSON has not. By default pydantic writes
+    # null, which it cannot read back; "NaN" as a string it can.
+    model_config = ConfigDict(extra="forbid", ser_json_inf_nan="strings")
 
 
 # --- statistics -------------------------------------------------------------------------------
@@ -54,28 +51,15 @@ def _perplexity(totals: np.ndarray) -> np.ndarray:
     return np.exp(np.minimum(_ratio(totals), 700.0))  # finite for a model that diverged
 
 
-def _of_bleu(totals: np.ndarray, **options: Any) -> np.ndarray:
-    from sacrebleu.metrics import BLEU
+def _of_sacrebleu(name: str) -> Callable[..., np.ndarray]:
+    def compute(totals: np.ndarray, **options: Any) -> np.ndarray:
+        from sacrebleu import metrics
 
-    # What divides a text into words is not asked any more.
-    return _of_sacrebleu(BLEU(tokenize="none", force=True, **options), totals)
+        metric: Any = getattr(metrics, name)(**options)
+        counts = totals.astype(int).tolist()
+        return np.array([metric._compute_score_from_stats(row).score for row in counts])
 
-
-def _of_chrf(totals: np.ndarray) -> np.ndarray:
-    from sacrebleu.metrics import CHRF
-
-    return _of_sacrebleu(CHRF(), totals)
-
-
-def _of_sacrebleu(metric: Any, totals: np.ndarray) -> np.ndarray:
-    counts = totals.astype(int).tolist()
-    return np.array([metric._compute_score_from_stats(row).score for row in counts])
-
-
-def _of_ranks(rows: np.ndarray) -> float:
-    from scipy.stats import rankdata
-
-    return _pearson(np.stack([rankdata(column) for column in rows.T], axis=1))
+    return compute
 
 
 def _pearson(rows: np.ndarray) -> float:
@@ -83,26 +67,28 @@ def _pearson(rows: np.ndarray) -> float:
     largest = np.abs(rows).max(0)
     if (np.ptp(rows, axis=0) <= 1e-9 * largest).any():
         return math.nan
-    rows = rows / largest  # squares of huge and tiny numbers are finite then
-    x, y = (rows - rows.mean(0)).T
-    return 100.0 * float(x @ y) / math.sqrt((x @ x) * (y @ y))
+    return 100.0 * float(np.corrcoef((rows / largest).T)[0, 1])
 
 
-# Statistics of the sums of each number over the items: `(resamples, numbers)` to `(resamples,)`.
+def _spearman(rows: np.ndarray) -> float:
+    from scipy.stats import rankdata
+
+    return _pearson(rankdata(rows, axis=0))
+
+
+# Statistics of the sums of each number over the items, `(resamples, numbers)`: of two numbers, but
+# for those of sacrebleu's counts. In `accuracy` these are 1 if an item is right, else 0, and 1; in
+# `perplexity` and `bits` they are nats, and what these are counted over.
 _OF_TOTALS: dict[str, Callable[..., np.ndarray]] = {
     "ratio": _ratio,
     "accuracy": lambda totals: 100.0 * _ratio(totals),
     "perplexity": _perplexity,
     "bits": lambda totals: _ratio(totals) / math.log(2),
-    "bleu": _of_bleu,
-    "chrf": _of_chrf,
+    "bleu": _of_sacrebleu("BLEU"),
+    "chrf": _of_sacrebleu("CHRF"),
 }
-# Statistics of all rows together.
-_OF_ROWS: dict[str, Callable[[np.ndarray], float]] = {"pearson": _pearson, "spearman": _of_ranks}
-# mean: of the only number of each row. ratio: of the sums of the two numbers. accuracy: the same in
-# percent; of a classification a row is [1 if right else 0, 1]. perplexity, bits: of nats and of
-# what they are counted over. bleu, chrf: of sacrebleu's counts. pearson, spearman: of two numbers.
-STATISTICS = ("mean", *_OF_TOTALS, *_OF_ROWS)
+# Statistics of all rows together, of two numbers each.
+_OF_ROWS: dict[str, Callable[[np.ndarray], float]] = {"pearson": _pearson, "spearman": _spearman}
 # The ranges of those that have one.
 _BOUNDS = {
     **dict.fromkeys(("accuracy", "bleu", "chrf"), (0.0, 100.0)),
@@ -112,30 +98,11 @@ _BOUNDS = {
 }
 
 
-def statistic_of(
-    statistic: str, rows: np.ndarray, counts: np.ndarray, options: dict[str, Any]
-) -> np.ndarray:
-    """Returns a statistic of each resample.
-
-    Args:
-        statistic: one of `STATISTICS`.
-        rows: of shape `(items, numbers)`.
-        counts: how often each resample has each item, `(resamples, items)`.
-        options: further arguments of the statistic.
-    """
-    if statistic == "mean":
-        return (counts @ rows)[:, 0] / counts.sum(1)
-    if statistic in _OF_TOTALS:
-        return _OF_TOTALS[statistic](counts @ rows, **options)
-    whole = counts.astype(int)
-    return np.array([_OF_ROWS[statistic](np.repeat(rows, times, axis=0)) for times in whole])
-
-
 def resampled_scores(runs: Sequence["Score"], resamples: int = RESAMPLES) -> np.ndarray:
     """Returns the values of a score of several runs on the same resamples, `(runs, resamples)`.
 
     Raises:
-        ValueError: the runs are not scored on equally many items.
+        ValueError: the runs are not scored on equally many items, or on none.
     """
     several = [as_rows(score.rows) for score in runs]
     numbers = sorted({len(rows) for rows in several})
@@ -155,14 +122,12 @@ def as_rows(items: Rows) -> np.ndarray:
     """Returns the rows as an array of shape `(items, numbers)`."""
     rows = np.asarray(items, dtype=np.float64)
     if rows.ndim != 2 or not len(rows):
-        raise ValueError(
-            f"rows has the shape {rows.shape}, expected (items, numbers), with at least one item"
-        )
+        raise ValueError(f"rows has the shape {rows.shape}, expected (items, numbers), not empty")
     return rows
 
 
 def _draws(items: int, resamples: int) -> Iterator[np.ndarray]:
-    """Yields counts of items, some resamples at a time: `(some, items)`."""
+    """Yields how often each item is drawn, some resamples at a time: `(some, items)`."""
     generator = np.random.default_rng(_SEED)
     at_once = max(1, _DRAWN_AT_ONCE // items)
     for start in range(0, resamples, at_once):
@@ -208,8 +173,13 @@ class Score(Record):
         return score
 
     def of_resamples(self, rows: np.ndarray, counts: np.ndarray) -> np.ndarray:
-        """Returns the score of each resample; see `statistic_of`."""
-        return statistic_of(self.statistic, rows, counts, self.options)
+        """Returns the score of resamples that have each row so often, `(resamples, items)`."""
+        if self.statistic == "mean":
+            return (counts @ rows)[:, 0] / counts.sum(1)
+        if self.statistic in _OF_TOTALS:
+            return _OF_TOTALS[self.statistic](counts @ rows, **self.options)
+        compute, times = _OF_ROWS[self.statistic], counts.astype(int)
+        return np.array([compute(np.repeat(rows, of, axis=0)) for of in times])
 
     @property
     def bounds(self) -> tuple[float, float]:
@@ -245,12 +215,10 @@ class Picture(Record):
 
     @classmethod
     def of(cls, title: str, png: bytes, caption: str = "") -> Self:
-        """Makes a picture from the bytes of a PNG."""
         return cls(title=title, caption=caption, png=base64.b64encode(png).decode("ascii"))
 
     @property
     def bytes(self) -> bytes:
-        """The bytes of the PNG."""
         return base64.b64decode(self.png)
 
 

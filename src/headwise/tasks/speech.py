@@ -33,16 +33,14 @@ from headwise.data.sound import (
 )
 from headwise.data.utterances import Utterances, item_samples
 from headwise.data.voices import speak, voices
-from headwise.models.modeling import HeadwiseModel
 from headwise.models.speech import SpeechEnhancer
 from headwise.ops.labels import IGNORED_LABEL
 from headwise.recipes.recipe import Evaluation, Recipe
 from headwise.tasks.enhancing import enhance, enhance_file, figures, scores_of
-from headwise.tasks.pictures import spectrograms, weights_by_position
+from headwise.tasks.pictures import spectrograms
 from headwise.tasks.scores import Outcome, Picture, spread
 from headwise.tasks.task import Each, Positions, Task, Wish
 
-_LOUDNESS = ("0 to 6", "6 to 12", "12 to 18", "18 to 24", "24 or more")
 _GROUP = r"\(.+\)"  # of a regular expression
 Noise = Literal["white", "pink", "brown", "babble", "recordings"]
 
@@ -94,8 +92,8 @@ class SpeechData(Data):
         kinds = [*self.noise, *(self.test_noise or ())]
         if ("recordings" in kinds) != (self.noise_folder is not None):
             raise ValueError(
-                f"noise is {kinds} and noise_folder is {self.noise_folder}, expected the kind "
-                f"recordings and their folder, or neither"
+                f"noise is {kinds} and noise_folder is {self.noise_folder}, expected recordings "
+                f"and their folder, or neither"
             )
         if self.streaming:
             raise ValueError("streaming is true, expected false: sounds are read from the disk")
@@ -176,7 +174,8 @@ class SpeechEnhancement(Task):
 
     def _noise(self, data: SpeechData) -> dict[str, datasets.Dataset]:
         """Returns the recordings of noise of each part."""
-        of_noise = data.model_copy(update={"speaker_pattern": None, "divide_by": "file"})
+        own = {"speaker_pattern": None, "divide_by": "file", "columns": {}}
+        of_noise = data.model_copy(update=own)
         files = self.read_files(str(data.noise_folder), data)
         rows = cleaned(files, of_noise, "noise", type(self))
         if len(rows) < 3:
@@ -227,13 +226,10 @@ class SpeechEnhancement(Task):
 
     # --- scores ---------------------------------------------------------------------------------
 
-    def evaluate(
-        self, model: HeadwiseModel, part: str, evaluation: Evaluation, each: Each
-    ) -> Outcome:
+    def evaluate(self, model: Any, part: str, evaluation: Any, each: Each) -> Outcome:
         """Returns PESQ and SI-SDR of the noisy and the enhanced speech, and spectrograms."""
-        assert isinstance(model, SpeechEnhancer) and isinstance(evaluation, SpeechEvaluation)
-        fresh = self.parts[part].fresh
-        utterances = Utterances(self, part, fresh=False) if fresh else self.parts[part]
+        utterances = self.parts[part]
+        utterances = Utterances(self, part, fresh=False) if utterances.fresh else utterances
         rate = self.recipe.data.rate
 
         def scored(index: int) -> dict[str, float]:
@@ -252,39 +248,32 @@ class SpeechEnhancement(Task):
     def describe(self, batch: Mapping[str, Tensor]) -> dict[str, Positions]:
         """Returns the loudness of the frames of noisy speech, and of the clean speech in them.
 
-        The loudness of a frame is 10 log₁₀ of the sum of its squared magnitudes, in decibels, and
-        at least that of a single magnitude of `floor`. The class `loudness` is how far a frame of
-        noisy speech is below the loudest of its sequence. The class `speech` says whether the clean
-        frame is at most 40 decibels below the loudest one, as in the measure of intelligibility
-        STOI (Taal et al. 2011, https://doi.org/10.1109/TASL.2011.2114881).
+        It is 10 log₁₀ of the sum of the squared magnitudes, in decibels, and at least that of a
+        single magnitude of `floor`. The class `speech` says whether the clean frame is at most 40
+        decibels below the loudest one, as in the measure of intelligibility STOI (Taal et al. 2011,
+        https://doi.org/10.1109/TASL.2011.2114881).
         """
         magnitudes = (batch["labels"].exp() - self.floor).clamp(min=0)  # 0 at padding
         least = self.floor**2
-        of_noisy, of_clean = (
-            each.float().square().sum(-1).clamp(min=least) for each in (batch["inputs"], magnitudes)
-        )
-        noisy, clean = 10 * of_noisy.log10(), 10 * of_clean.log10()
-        steps = ((noisy.amax(1, keepdim=True) - noisy) / 6).long().clamp(max=len(_LOUDNESS) - 1)
-        is_speech = (of_clean > least) & (clean >= clean.amax(1, keepdim=True) - 40)
-        classes = {
-            "loudness": (steps, [f"{step} dB below the loudest" for step in _LOUDNESS]),
-            "speech": (is_speech.long(), ["no speech", "speech"]),
-        }
-        levels = {"loudness of noisy speech": noisy, "loudness of clean speech": clean}
-        shape = (noisy.size(0), noisy.size(1))
+        sides = {"noisy": batch["inputs"], "clean": magnitudes}
+        powers = {k: x.float().square().sum(-1).clamp(min=least) for k, x in sides.items()}
+        levels = {f"loudness of {k} speech": 10 * x.log10() for k, x in powers.items()}
+        clean = powers["clean"]
+        is_speech = (clean > least) & (clean >= 1e-4 * clean.amax(1, keepdim=True))
+        classes = {"speech": (is_speech.long(), ["no speech", "speech"])}
+        shape = (clean.size(0), clean.size(1))
         return {"decoder": Positions(shape, word="frame", classes=classes, levels=levels)}
 
     @classmethod
-    def predict(cls, folder: Path, recipe: Any, model: HeadwiseModel, wish: Wish) -> Iterator[str]:
+    def predict(cls, folder: Path, recipe: Any, model: Any, wish: Wish) -> Iterator[str]:
         """Enhances sound files of any length, rate and number of channels, which they keep.
 
         A file `NAME.wav` is written to `NAME-enhanced.wav` beside it, or to the file that
         `--output` names, or, with several, into the folder that it names.
         """
-        assert isinstance(model, SpeechEnhancer)
         wish.refuse(cls.name, "texts", "number")
         if not wish.inputs:
-            raise ValueError("INPUT names no file, expected WAV or FLAC files of noisy speech")
+            raise ValueError("INPUT is not given, expected WAV or FLAC files of noisy speech")
         for source in map(Path, wish.inputs):
             target = source.with_name(f"{source.stem}-enhanced{source.suffix}")
             if wish.output is not None:
@@ -318,8 +307,8 @@ def _recording(row: Row, data: SpeechData, part: str) -> Row:
         lengths = [len(wave) for wave in waves]
         if max(lengths) - min(lengths) > data.rate // 10:
             raise SoundError(
-                f"{sounds[0]['path'] or 'a sound'} has {lengths[0]:,} samples at {data.rate} Hz, "
-                f"and its clean partner {lengths[1]:,}, expected equal numbers"
+                f"{sounds[0]['path'] or 'a sound'} has {lengths[0]:,} samples, and its clean "
+                f"partner {lengths[1]:,}, expected equal numbers"
             )
         name = str(row.get("name") or sounds[0].get("name") or Path(sounds[0]["path"] or "").name)
         speaker = _speaker(name, data.speaker_pattern, part)
@@ -349,18 +338,10 @@ def _speaker(name: str, pattern: str | None, part: str) -> str:
 def _picture(
     model: SpeechEnhancer, utterances: Utterances, index: int, scores: Mapping[str, float]
 ) -> Picture:
-    """Draws the beginning of an utterance, and below it what its systems did at each frame."""
+    """Draws the beginning of an utterance."""
     noisy, clean = (wave[: utterances.size] for wave in utterances.whole(index))
-    waves, rate = (
-        torch.tensor(np.stack([noisy, clean, enhance(model, noisy)])),
-        utterances.data.rate,
-    )
-    spectra = analyse(waves, rate).abs()
-    decided = weights_by_position(model, inputs=spectra[:1].to(model.device))
-    maps = [(f"layer {system.layer}", weights[0]) for system, weights in decided]
+    waves, rate = np.stack([noisy, clean, enhance(model, noisy)]), utterances.data.rate
+    spectra = analyse(torch.tensor(waves), rate).abs()
     sounds = dict(zip(("noisy", "clean", "enhanced"), spectra, strict=True))
     caption = ", ".join(f"{name} {score:.2f}" for name, score in scores.items())
-    if units := {system.unit for system, _ in decided}:
-        caption += f". Below: the weight of each {' and '.join(units)} over the frames, by layer"
-    png = spectrograms(sounds, maps, rate)
-    return Picture.of(utterances.rows[index]["name"], png, f"{caption}.")
+    return Picture.of(utterances.rows[index]["name"], spectrograms(sounds, rate), f"{caption}.")

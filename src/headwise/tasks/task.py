@@ -9,14 +9,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar
 
 import datasets
 import numpy as np
 from torch import Tensor
 
 from headwise.data.divide import parts_of
-from headwise.data.encode import Columns, Items, digest, digest_of, encoded, lengths
+from headwise.data.encode import Columns, Items, digest, digest_of, encoded, lengths, pad
 from headwise.data.load import DataError, from_files, lines
 from headwise.data.settings import PARTS, Data, Files
 from headwise.data.stream import Shards, Stream
@@ -28,8 +28,8 @@ from headwise.recipes.recipe import Evaluation, Recipe
 from headwise.tasks.scores import Outcome
 from headwise.training.batches import token_batches
 
-_Batch = TypeVar("_Batch")
-_Found = TypeVar("_Found")
+# What configurations of models have of a tokenizer.
+SPECIAL = ("pad_token_id", "bos_token_id", "eos_token_id")
 
 
 class Each:
@@ -39,9 +39,7 @@ class Each:
     [3, 3]
     """
 
-    def __call__(
-        self, batches: Sequence[_Batch], compute: Callable[[_Batch], _Found]
-    ) -> list[_Found]:
+    def __call__(self, batches: Sequence[Any], compute: Callable[[Any], Any]) -> list[Any]:
         """Returns what `compute` returns for each batch, in order."""
         return [compute(batch) for batch in batches]
 
@@ -65,21 +63,18 @@ class Wish:
 
     def refuse(self, task: str, *options: str) -> None:
         """Raises `ValueError` if the user gave an option that a task does not have."""
-        names = {"inputs": "INPUT", "texts": "--text"}
         for option in options:
             if getattr(self, option):
-                name = names.get(option, f"--{option}")
+                name = "--text" if option == "texts" else f"--{option}"
                 raise ValueError(f"{name} is not for a run of {task}: leave it out")
 
     def lines(self, default: list[str] | None = None) -> list[str]:
-        """Returns the texts to read: the lines of each input that is a file, and each other input.
+        """Returns the lines of each input that is a file, each other input, and the texts.
 
         Without any it is the default, or else what standard input has.
         """
         if not self.inputs and not self.texts:
-            if default is not None:
-                return default
-            return [line.rstrip("\r\n") for line in sys.stdin]
+            return [x.rstrip("\r\n") for x in sys.stdin] if default is None else default
         found: list[str] = []
         for each in self.inputs:
             if len(each) < 1000 and Path(each).is_file():
@@ -100,15 +95,13 @@ class Positions:
 
     Attributes:
         shape: batch and time.
-        tokens: `(batch, time)`, the number of what stands there: a token of a vocabulary, a colour
-            of a palette; negative where there is none. None where nothing can be numbered.
-        names: the name of each such number, as pages show it.
-        word: what they are called, in the singular: token, colour.
-        classes: name of a label to the class of each position, `(batch, time)`, or of each
-            sequence, `(batch,)`, counted from 0, negative where there is none; and to the names of
-            the classes.
-        levels: name of a quantity to its value at each position, `(batch, time)`: the loudness of
-            a frame.
+        tokens: tokens of a vocabulary or colours of a palette, `(batch, time)`, negative where
+            there is none; None where nothing can be numbered.
+        names: the name of each token.
+        word: what tokens are called, in the singular.
+        classes: for each kind of class, that of each position, `(batch, time)`, or sequence,
+            `(batch,)`, negative where there is none; and the names of the classes.
+        levels: for each kind of quantity, such as loudness, its values, `(batch, time)`.
         size: of images, height and width: the last positions are the pixels, row by row.
     """
 
@@ -138,9 +131,8 @@ class Task(ABC):
 
     Args:
         recipe: a recipe of this task.
-        folder: a folder with the encoder (a tokenizer, a palette) that a run has saved; without it
-            the encoder is learned from the training part, or is that of the run that the recipe
-            starts from.
+        folder: where a run has saved the encoder (a tokenizer, a palette). By default it is that
+            of the run that the recipe starts from, or is learned from the training part.
 
     Attributes:
         rows: of each part and each further test set, by name, its rows as text, images or sounds.
@@ -173,6 +165,7 @@ class Task(ABC):
     rows: dict[str, Any]
     parts: dict[str, Any]
     made_of: list[object]
+    padding: dict[str, int]  # what stands behind the shorter sequences of a batch
 
     def __init__(self, recipe: Any, folder: Path | None = None) -> None:
         self.recipe = recipe
@@ -219,20 +212,17 @@ class Task(ABC):
         return Items(rows, lengths(rows, "input_ids")[:, 0])
 
     def _items(self, part: str) -> Any:
-        rows = self.rows[part]
+        rows, features = self.rows[part], self.features
         if isinstance(rows, Shards):
 
             def of_window(columns: Columns) -> Items:
                 cleaned = type(self).clean(columns, self.recipe.data, "train")
-                made = datasets.Dataset.from_dict(self.encode(cleaned), features=self.features)
+                made = datasets.Dataset.from_dict(self.encode(cleaned), features=features)
                 return self.items(made, "train")
 
             return Stream(rows, of_window, self.recipe.data.window)
-        what = f"{self.name}: encoding {part}"
-        made_of = [what, *self.made_of]
-        found = encoded(
-            rows, self.encode, made_of, batch_size=self.rows_at_once, features=self.features
-        )
+        made_of, size = [f"{self.name}: encoding {part}", *self.made_of], self.rows_at_once
+        found = encoded(rows, self.encode, made_of, batch_size=size, features=features)
         return self.items(found, part)
 
     def digest(self, part: str | None = None) -> str:
@@ -296,28 +286,25 @@ class Task(ABC):
 
     # --- batches and scores ---------------------------------------------------------------------
 
-    @abstractmethod
     def collate(self, items: list[Any]) -> dict[str, Tensor]:
         """Joins items into a batch: keyword arguments of the model's forward, with `labels`.
 
         Labels are -100 where the model predicts nothing.
         """
+        marked = [{**item, "attention_mask": [1] * len(item["input_ids"])} for item in items]
+        return pad(marked, {**self.padding, "attention_mask": 0})
 
     def stored(self, part: str) -> Items:
         """Returns the items of a part, which may not be a stream."""
         items = self.parts[part]
         if isinstance(items, Stream):
-            raise DataError(
-                f"the {part} part is a stream (data.streaming), expected a part that is stored, "
-                f"such as validation: a stream is only trained on"
-            )
+            raise DataError(f"the {part} part is a stream, expected another: it is only trained on")
         return items
 
     def batches(self, part: str, batch_tokens: int) -> list[list[int]]:
         """Returns the indices of a part's items in batches of similar length, in a fixed order."""
-        items = self.stored(part)
-        longest = int(np.max(items.lengths))
-        batches = token_batches(items.lengths, max(batch_tokens, longest))
+        lengths = self.stored(part).lengths
+        batches = token_batches(lengths, max(batch_tokens, int(np.max(lengths))))
         return [batch.tolist() for batch in batches]
 
     @abstractmethod
@@ -326,11 +313,7 @@ class Task(ABC):
     ) -> Outcome:
         """Returns the scores, samples and pictures of a trained model on one part.
 
-        Args:
-            model: the model in evaluation mode, with the ablation of `evaluation` applied.
-            part: name of the part.
-            evaluation: settings of the recipe.
-            each: computes something of each batch.
+        The model is in evaluation mode, with the ablation of `evaluation` applied.
         """
 
     def monitor(self, model: HeadwiseModel) -> dict[str, float]:
@@ -344,13 +327,7 @@ class Task(ABC):
     @classmethod
     @abstractmethod
     def predict(cls, folder: Path, recipe: Any, model: HeadwiseModel, wish: Wish) -> Iterator[str]:
-        """Yields lines to print: what a finished run makes of new input, or where it wrote it.
-
-        Args:
-            folder: the folder of the run's model, with what encodes rows.
-            recipe: the recipe of the run.
-            model: its model.
-            wish: what the user asks for.
+        """Yields lines to print: what the model of a run makes of new input, or where it wrote it.
 
         Raises:
             ValueError: the task does not have an option of `wish`, or lacks one.

@@ -17,7 +17,7 @@ from transformers import PreTrainedTokenizerFast, StoppingCriteria, StoppingCrit
 
 from headwise.data import tokenizers
 from headwise.data.builtin import interface_strings
-from headwise.data.encode import Columns, Items, lengths, pad
+from headwise.data.encode import Columns, Items, lengths
 from headwise.data.load import DataError
 from headwise.data.settings import Data
 from headwise.messages import shown
@@ -25,15 +25,14 @@ from headwise.models.for_tasks import Seq2SeqLM, shift_right
 from headwise.models.modeling import HeadwiseModel
 from headwise.ops.labels import IGNORED_LABEL
 from headwise.recipes.recipe import Evaluation, Recipe
-from headwise.tasks.bleu import Bleu, scores_of
+from headwise.tasks.bleu import bleu_metric, scores_of
 from headwise.tasks.scores import Outcome, Sample, spread
-from headwise.tasks.task import Each, Positions, Task, Wish
+from headwise.tasks.task import SPECIAL, Each, Positions, Task, Wish
 from headwise.training.batches import token_batches
 
 _AT_ONCE = 4096  # source tokens, times the beam size, for which a search is made at once
 _LINES = 512  # that `predict` translates before it gives them out
 _SAMPLES = 24  # translations that a report shows
-_SPECIAL = ("pad_token_id", "bos_token_id", "eos_token_id")
 _TOKENS = datasets.List(datasets.Value("int32"))
 
 
@@ -70,17 +69,14 @@ class TranslationEvaluation(Evaluation):
     length_penalty: float = 1.0
     """Log probabilities of hypotheses are divided by their length to this power; values above 1
     favour longer translations."""
-    max_length_ratio: float = Field(1.0, ge=0)
-    """A translation has at most this times the number of tokens of its source, plus
-    max_length_extra."""
     max_length_extra: int = Field(50, ge=1)
-    """Number of tokens that a translation may have beyond max_length_ratio."""
-    bleu: Bleu = Field(default_factory=Bleu)
-    """How BLEU is counted. The defaults are those of current papers. Older papers have the BLEU of
-    `multi-bleu.perl`, `{smooth_method: none, force: true}`; on WMT14 en-de mostly with
-    `split_compounds: true`, and on text that is already tokenised, as IWSLT14, with `tokenize:
-    none`. Their Moses scripts divide clitics and quotes as 13a does not: scores differ by some
-    tenths, differences hold."""
+    """Number of tokens that a translation may have more than its source."""
+    bleu: dict[str, Any] = {}
+    """How BLEU is counted: arguments of sacrebleu's `BLEU`. By default `tokenize` is zh for
+    Chinese, char for Japanese, else 13a. Older papers have the BLEU of `multi-bleu.perl`,
+    `{smooth_method: none, force: true}`, on text that is already tokenised, as IWSLT14, with
+    `tokenize: none`; on WMT14 en-de mostly with `split_compounds: true`, which splits words at
+    hyphens, `a-b` to `a ##AT##-##AT## b`, as tensor2tensor does (about half a point higher)."""
 
 
 class TranslationRecipe(Recipe):
@@ -134,7 +130,7 @@ class Translation(Task):
         data, settings = self.recipe.data, self.recipe.tokenizer
         options = data.options if data.path in self.built_in else {}
         self.language = data.language or options.get("language")
-        self.recipe.evaluation.bleu.metric(self.language)  # what it lacks is told before training
+        bleu_metric(self.recipe.evaluation.bleu, self.language)  # what it lacks is told at once
         is_joint = settings.joint
         if folder is not None and (folder / "tokenizer.json").is_file():
             is_joint = not (folder / "target").is_dir()
@@ -147,9 +143,7 @@ class Translation(Task):
         both = self.source, self.target
         self.made_of = [tokenizer.backend_tokenizer.to_str() for tokenizer in both]
         self._encoders = [tokenizers.encoder_of(tokenizer) for tokenizer in both]
-        is_small = max(map(tokenizers.vocab_size, both)) <= 2**16
-        ids = datasets.List(datasets.Value("uint16" if is_small else "int32"))
-        self.features = datasets.Features({"input_ids": ids, "labels": ids})
+        self.padding = {"input_ids": self.source.pad_token_id, "labels": IGNORED_LABEL}
 
     def _open(self, folder: Path | None, size: int, *sides: str) -> PreTrainedTokenizerFast:
         settings = self.recipe.tokenizer.model_copy(update={"vocab_size": size})
@@ -174,18 +168,17 @@ class Translation(Task):
 
     @classmethod
     def sizes(cls, recipe: TranslationRecipe, task: Any = None) -> dict[str, Any]:
+        settings, found = recipe.tokenizer, {}
         if task is None:
-            is_joint = recipe.tokenizer.joint
-            size = tokenizers.largest_size(recipe.tokenizer, "translation")
-            found = {"vocab_size": size}
-            found["target_vocab_size"] = recipe.tokenizer.target_vocab_size or size
+            is_joint, size = settings.joint, tokenizers.largest_size(settings, "translation")
+            sizes = size, settings.target_vocab_size or size
         else:
             is_joint = task.source is task.target
-            found = {name: getattr(task.target, name) for name in _SPECIAL}
-            found["vocab_size"] = tokenizers.vocab_size(task.source)
-            found["target_vocab_size"] = tokenizers.vocab_size(task.target)
-        shared = {} if recipe.pretrained else {"share_embeddings": "all" if is_joint else "target"}
-        return found | shared
+            sizes = tuple(map(tokenizers.vocab_size, (task.source, task.target)))
+            found = {name: getattr(task.target, name) for name in SPECIAL}
+        if not recipe.pretrained:
+            found["share_embeddings"] = "all" if is_joint else "target"
+        return {**found, "vocab_size": sizes[0], "target_vocab_size": sizes[1]}
 
     @classmethod
     def cost_lengths(cls, recipe: Any) -> dict[str, int]:
@@ -203,11 +196,6 @@ class Translation(Task):
         self.source.save_pretrained(folder)
         if self.target is not self.source:
             self.target.save_pretrained(folder / "target")
-
-    def collate(self, items: list[Any]) -> dict[str, Tensor]:
-        masked = [{**item, "attention_mask": [1] * len(item["input_ids"])} for item in items]
-        fill = {"input_ids": self.source.pad_token_id, "attention_mask": 0}
-        return pad(masked, {**fill, "labels": IGNORED_LABEL})
 
     def describe(self, batch: Mapping[str, Tensor]) -> dict[str, Positions]:
         """The decoder reads the labels as its model shifts them, behind `<bos>`."""
@@ -259,14 +247,12 @@ def translate(
     if not different:
         return lines
     numbers = [len(ids) for ids in source(different)["input_ids"]]
-    budget = max(_AT_ONCE // evaluation.beam_size, *numbers)
-    divided = token_batches(numbers, budget)
+    divided = token_batches(numbers, max(_AT_ONCE // evaluation.beam_size, *numbers))
     batches = [[different[index] for index in batch] for batch in divided]
 
     def search(batch: list[str]) -> list[str]:
         inputs = source(batch, padding=True, return_tensors="pt").to(model.device)
-        lengths = inputs["attention_mask"].sum(1).double()
-        limits = (evaluation.max_length_ratio * lengths).long() + evaluation.max_length_extra
+        limits = inputs["attention_mask"].sum(1) + evaluation.max_length_extra
         if model.config.max_positions is not None:
             limits = limits.clamp(max=model.config.max_positions)
         made = model.generate(
@@ -302,11 +288,11 @@ def _search(evaluation: TranslationEvaluation) -> dict[str, Any]:
 
 
 def _line(text: Any) -> str:
-    """Returns text, or None, as one line: all that reads translations takes it for a sentence."""
+    """Returns text, or None, as one line."""
     if not isinstance(text, str | None):
         raise DataError(
-            f"data.columns names a column that holds {shown(text)}, expected one of texts, or a "
-            f"field of it, as translation.de"
+            f"data.columns names a column that holds {shown(text)}, expected one of texts, such as "
+            f"translation.de"
         )
     return " ".join(filter(None, (line.strip() for line in (text or "").splitlines())))
 
