@@ -136,17 +136,13 @@ def test_losses_and_what_learns_are_the_same(name):
     torch.testing.assert_close(*grads, rtol=1e-5, atol=1e-6)
 
 
-def test_special_tokens_settings_and_a_folder_are_taken_over(tmp_path):
+def test_special_tokens_and_settings_are_taken_over():
     theirs = build("gpt2", pad_token_id=None, eos_token_id=[3, 4]).bfloat16()
     theirs.generation_config.update(max_new_tokens=3, do_sample=True, top_k=7)
-    theirs.save_pretrained(tmp_path)
-    for given in (theirs, tmp_path, str(tmp_path)):
-        ours = hw.from_transformers(given)
-        assert (ours.config.pad_token_id, ours.config.eos_token_id) == (None, [3, 4])
-        assert (ours.dtype, ours.training, ours.config.bos_token_id) == (torch.bfloat16, False, 2)
-        assert ours.generation_config.to_dict()["top_k"] == 7
-        state = hw.from_transformers(theirs).state_dict()
-        assert all(torch.equal(state[key], value) for key, value in ours.state_dict().items())
+    ours = hw.from_transformers(theirs)
+    assert (ours.config.pad_token_id, ours.config.eos_token_id) == (None, [3, 4])
+    assert (ours.dtype, ours.training, ours.config.bos_token_id) == (torch.bfloat16, False, 2)
+    assert ours.generation_config.to_dict()["top_k"] == 7
 
 
 _DYNAMIC = {"rope_type": "dynamic", "rope_theta": 100.0, "factor": 2.0}
@@ -165,12 +161,9 @@ def test_what_our_models_do_not_compute_is_refused(name, options, must_name):
     refused(must_name, hw.from_transformers, build(name, **options))
 
 
-@pytest.mark.filterwarnings("ignore:.*has the gates")
-def test_models_that_were_gated_or_pruned_and_folders_that_lack_a_head_are_refused(tmp_path):
-    build("bert").bert.save_pretrained(tmp_path / "base")
-    gate("gpt2").save_pretrained(tmp_path / "gated")
-    pruned = hw.prune_heads(build("gpt2"), {0: [1]})
-    pruned.save_pretrained(tmp_path / "pruned")
-    for given, name in ((gate("gpt2"), "gates"), (pruned, "prune"), ("pruned", "prune"),
-                        ("base", "BertForMaskedLM"), ("gated", "remove_gates")):  # fmt: skip
-        refused({name}, hw.from_transformers, tmp_path / given if isinstance(given, str) else given)
+def test_models_that_are_gated_pruned_or_not_loaded_are_refused():
+    for given, name in ((gate("gpt2"), "remove_gates"), (build("bert").bert, "BertForMaskedLM"),
+                        ("gpt2", "loaded")):  # fmt: skip
+        refused({name}, hw.from_transformers, given)
+    with pytest.raises(RuntimeError, match="size mismatch"):
+        hw.from_transformers(hw.prune_heads(build("gpt2"), {0: [1]}))

@@ -2,11 +2,11 @@
 
 import copy
 import json
-import warnings
 
 import pytest
 import torch
 import transformers as tf
+from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 from support.architectures import (
     BY_POSITION,
@@ -86,8 +86,6 @@ def test_layers_and_sites_choose_attentions():
     chosen = {"layers": [1], "sites": ["decoder_self", "decoder_cross"]}
     paths = gated_paths(hw.gate_heads(build("bart"), **chosen))
     assert paths == [f"model.decoder.layers.1.{name}_attn" for name in ("self", "encoder")]
-    (path,) = gated_paths(hw.gate_heads(build("bart"), layers=0, sites="encoder_self"))
-    assert path == "model.encoder.layers.0.self_attn"
 
 
 class OwnAttention(nn.Module):
@@ -124,7 +122,11 @@ REFUSED = [
     (lambda: hw.gate_heads(build("bert"), layers=[2]), {"layers", "2", "0, 1"}),
     (lambda: hw.gate_heads(build("bert"), num_heads=4), {"num_heads", "gate_window"}),
     (lambda: hw.gate_heads(nn.Linear(2, 2)), {"Linear"}),
-    (lambda: hw.gate_heads(build("bert"), sites="decoder_self"), {"decoder_self", "encoder_self"}),
+    (lambda: hw.gate_heads(build("bert"), layers=[]), {"no attention"}),
+    (
+        lambda: hw.gate_heads(build("bert"), sites=["decoder_self"]),
+        {"decoder_self", "encoder_self"},
+    ),
     (lambda: hw.gate_heads(build("bert"), gate_windows=1), {"gate_windows", "gate_window"}),
     (lambda: hw.prune_heads(gate("gpt2"), {0: [1]}), {"remove_gates", "fold_gates"}),
     (lambda: hw.fold_gates(build("gpt2")), {"gate_heads"}),
@@ -174,8 +176,6 @@ def test_packed_texts_are_gated_as_each_by_itself_or_refused():
         refused(
             {"packed", "gate_window=1"}, gate(name, system, **options), both, position_ids=places
         )
-    ends = torch.tensor([0, 3, 7])
-    refused({"cu_seq_lens_q"}, gate("llama"), both, cu_seq_lens_q=ends, cu_seq_lens_k=ends)
 
 
 WAYS_OUT = {"use_cache=False", "gate_window=1", "from_transformers"}
@@ -194,20 +194,6 @@ def test_gates_that_look_back_refuse_a_cache_of_what_they_have_not_seen(name):
 
 
 @torch.no_grad()
-def test_gates_see_no_more_than_a_sliding_window_or_refuse():
-    model, ids = gate("mistral"), tokens(1, 9)
-    assert model(ids[:, :8], use_cache=False).logits.isfinite().all()
-    refused({"8", "9", "gate_window"}, model, ids, use_cache=False)
-    model = gate("mistral", gate_window=8)
-    before = model(ids, use_cache=False).logits
-    ids[0, 0] = (ids[0, 0] - 4) % 30 + 5
-    one_layer = gate("mistral", gate_window=8, layers=[1])
-    assert not torch.equal(model(ids, use_cache=False).logits[0, 0], before[0, 0])
-    assert one_layer(ids, use_cache=False).logits.isfinite().all()
-    assert gate("gemma3")(ids[:, :8], use_cache=False).logits.isfinite().all()
-
-
-@torch.no_grad()
 def test_masks_given_by_position_to_parts_of_a_model_count():
     """Of a part of a model too, such as a base model or a wrapper around it."""
     model, ids = gate("bert"), tokens(2, 5)
@@ -218,55 +204,6 @@ def test_masks_given_by_position_to_parts_of_a_model_count():
     assert torch.equal(nn.ModuleList([model])[0](ids, mask).logits, expected)
     ids[1, 3:] = 7
     assert torch.equal(model(ids, mask).logits[1, :3], expected[1, :3])
-
-
-@pytest.mark.parametrize("system", OPTIONS)
-@torch.no_grad()
-def test_gates_are_read_from_what_save_pretrained_has_written(system, tmp_path):
-    """Also in shards. Who loads without them is told how to have them."""
-    model, ids = gate("gpt2", system), tokens(2, 5)
-    hw.save_gates(gate("gpt2", system), tmp_path)  # which are not those of today
-    with pytest.warns(UserWarning, match="load_gates"):
-        model.save_pretrained(tmp_path, max_shard_size="10KB")
-    assert len(list(tmp_path.glob("model-*.safetensors"))) > 1
-    plain = type(model).from_pretrained(tmp_path, dtype=model.dtype)
-    assert not hw.gate_parameters(plain)
-    loaded = hw.load_gates(plain, tmp_path)
-    how = {"input_ids": ids, "use_cache": False}
-    assert torch.equal(loaded(**how).logits, model(**how).logits)
-    assert any("load_with_headwise_load_gates" in name for name in loaded.state_dict())
-
-
-@pytest.mark.parametrize("system", OPTIONS)
-def test_gates_are_read_from_checkpoints_of_the_trainer_and_it_goes_on_from_them(system, tmp_path):
-    """Also beside adapters, whose own files lack the gates."""
-    peft = pytest.importorskip("peft")
-    ids = tokens(8, 5)
-    rows = [{"input_ids": row, "labels": row} for row in ids]
-    config = peft.LoraConfig(r=2, target_modules=["c_fc"], fan_in_fan_out=True)
-    for adapted in (False, True):
-        base = build("gpt2").float().requires_grad_(False)
-        model = peft.get_peft_model(base, config) if adapted else base
-        hw.gate_heads(model, system, **OPTIONS[system])
-        how = {"max_steps": 2, "save_steps": 1, "report_to": [], "learning_rate": 0.1}
-        args = tf.TrainingArguments(tmp_path / str(adapted), use_cpu=True, **how)
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            tf.Trainer(model, args, train_dataset=rows).train()
-        folder = args.output_dir + "/checkpoint-2"
-        loaded = build("gpt2").float()
-        loaded = peft.PeftModel.from_pretrained(loaded, folder) if adapted else loaded
-        hw.load_gates(loaded.eval(), folder)
-        with torch.no_grad():
-            given = {"input_ids": ids, "use_cache": False}
-            assert_near(loaded(**given).logits, model.eval()(**given).logits)
-        if not adapted:
-            twin = gate("gpt2", system).float()
-            tf.Trainer(twin, args, train_dataset=rows)._load_from_checkpoint(folder)  # noqa: SLF001
-            for one, other in zip(hw.gate_parameters(twin), hw.gate_parameters(model), strict=True):
-                assert torch.equal(one, other)
-            twin = hw.gate_heads(build("gpt2"), system, neutral=True)
-            refused({"options", "neutral"}, twin.load_state_dict, model.state_dict())
 
 
 def test_gates_are_loaded_over_the_model_they_were_saved_from_alone(tmp_path):
@@ -282,27 +219,24 @@ def test_gates_are_loaded_over_the_model_they_were_saved_from_alone(tmp_path):
         refused(must_name, hw.load_gates, model, folder)
         assert list(model.state_dict()) == names
 
-    stays(build("bert", {**TINY, "head_dim": 2}), "embed_dim", "8", "16")
-    stays(build("bert", {**TINY, "layers": 3}), "layers", "3", "2")
+    stays(build("bert", {**TINY, "head_dim": 2}), "gate", "size mismatch")
     stays(build("gpt2"), "encoder.layer.0.attention")
-    stays(build("bert to bert"), "site", "decoder_self")
+    stays(build("bert to bert"), "encoder_self", "decoder_self")
     (tmp_path / "empty").mkdir()
     stays(build("bert"), "empty", "save_gates", folder=tmp_path / "empty")
     file = tmp_path / "head_gates.safetensors"
     whole = load_file(file)
-    says = next(name for name in whole if name.endswith("load_with_headwise_load_gates"))
-    told = json.loads(bytes(whole[says].tolist()))
-    assert told["system"] == "mae" and told["options"] == OPTIONS["mae"]
+    with safe_open(file, "pt") as held:
+        told, *others = json.loads(held.metadata()["gates"])
+    assert told["system"] == "mae" and told["options"] == OPTIONS["mae"] and len(others) == 1
     for change, named in (({"system": "maee"}, "mae"), ({"options": {"gate_depth": 2}}, "gate_")):
-        text = torch.tensor(list(json.dumps(told | change).encode()), dtype=torch.uint8)
-        save_file({**whole, says: text}, file)
+        save_file(whole, file, metadata={"gates": json.dumps([told | change])})
         stays(build("bert"), str(tmp_path), "layer.0", named)
-    save_file({n: each for n, each in whole.items() if not n.endswith("gate.output.bias")}, file)
+    left = {n: each for n, each in whole.items() if not n.endswith("gate.output.bias")}
+    save_file(left, file, metadata={"gates": json.dumps([told])})
     stays(build("bert"), str(tmp_path), "gate.output.bias")
-    hw.save_gates(model, tmp_path)
-    save_file(whole, tmp_path / "model.safetensors")
-    stays(build("bert"), "twice", "model.safetensors")
-    hw.load_gates(build("bert"), file)
+    save_file(whole, file)
+    stays(build("bert"), str(file), "save_gates")
     file.write_bytes(file.read_bytes()[:100])
     stays(build("bert"), str(file))
 
@@ -333,8 +267,6 @@ def test_losses_of_the_gates_are_in_the_loss_of_the_model_in_training(name):
     balance = sum(made.loss for each in decisions.values() for made in each)
     assert balance > 0
     torch.testing.assert_close(loss, plain + balance, rtol=1e-5, atol=0, check_dtype=False)
-    as_tuple = model(**batch, return_dict=False)[0]
-    torch.testing.assert_close(as_tuple, loss, rtol=1e-5, atol=0)
 
 
 @pytest.mark.parametrize("name", ["gpt2", "llama", "bart"])
@@ -460,8 +392,4 @@ def test_adapters_of_peft_learn_and_are_saved_beside_gates(system, tmp_path):
     expected = model.eval()(input_ids=ids).logits
     assert torch.equal(loaded(input_ids=ids).logits, expected)
     refused({"ModulesToSaveWrapper", "save_pretrained"}, hw.save_gates, model, tmp_path / "gates")
-    config = peft.LoraConfig(r=2, **how)
-    config.inference_mode = True
-    plain = peft.PeftModel.from_pretrained(build("gpt2"), tmp_path, config=config)
-    assert_near(hw.load_gates(plain.eval(), tmp_path)(input_ids=ids).logits, expected)
     assert_near(loaded.merge_and_unload()(input_ids=ids).logits, expected)

@@ -28,8 +28,8 @@ from torch.nn.utils import parametrizations, prune
 
 import headwise as hw
 
-# Heads that have norms, sinks or biases of their own.
-WHOLE = ("olmo2", "gpt-oss", "t5")
+# Heads that have norms, sinks or biases of their own, or share maps in ways that are not known.
+WHOLE = ("olmo2", "gpt-oss", "t5", "phi3", "vit to gpt2")
 CUT = [name for name in MODELS if name not in WHOLE]
 
 
@@ -46,25 +46,6 @@ def test_pruned_heads_are_ablated_ones(name):
         assert_near(pruned(**given).logits, model(**given).logits)
     for path in chosen:
         assert width_of(attentions(pruned)[path]) * 2 == width_of(attentions(model)[path])
-
-
-FALCONS = [
-    ({"new_decoder_architecture": True, "num_kv_heads": 2}, [1, 2]),
-    ({"new_decoder_architecture": True, "num_kv_heads": 2}, [2, 3]),
-    ({"new_decoder_architecture": False, "multi_query": True}, [0, 1, 3]),
-    ({"new_decoder_architecture": False, "multi_query": False, "num_kv_heads": 4}, [2]),
-]
-
-
-@pytest.mark.parametrize(("kind", "gone"), FALCONS)
-@torch.no_grad()
-def test_one_map_may_have_the_queries_of_each_key_its_key_and_its_value(kind, gone):
-    tiny = {"vocab_size": 40, "hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 4}
-    model = tf.FalconForCausalLM(tf.FalconConfig(**tiny, **kind)).double().eval()
-    ids, path = tokens(2, 5), "transformer.h.0.self_attention"
-    with without(model, {path: gone}):
-        expected = model(ids).logits
-    assert_near(hw.prune_heads(model, {path: gone})(ids).logits, expected)
 
 
 @pytest.mark.parametrize("name", [name for name in EIGHT if name != "t5"])
@@ -86,30 +67,28 @@ def test_heads_are_pruned_at_once_or_one_after_another(name, data):
         given = called(name, model)
         assert_near(once(**given).logits, model(**given).logits)
     for number, head in enumerate(gone if group == 1 else []):
-        # Its number has become smaller; it may be a number of PyTorch.
-        hw.prune_heads(model, {path: [torch.tensor(head - number)]})
+        hw.prune_heads(model, {path: [head - number]})  # its number has become smaller
     for one, other in zip(once.parameters(), model.parameters(), strict=True):
         assert group > 1 or torch.equal(one, other)
 
 
 @pytest.mark.parametrize("evenly", [True, False])
-@pytest.mark.parametrize("name", ["gpt2", "bert", "qwen3", "phi3", "bart", "bert to bert"])
+@pytest.mark.parametrize("name", ["gpt2", "bert", "qwen3", "bart", "bert to bert"])
 @torch.no_grad()
 def test_pruned_models_are_saved_loaded_gated_and_generate(name, evenly, tmp_path):
     model = build(name)
     paths = list(attentions(model))
     if evenly:
-        hw.prune_heads(model, {path: torch.tensor([0, 3]) for path in paths})
+        hw.prune_heads(model, {path: [0, 3] for path in paths})
     else:
         hw.prune_heads(model, {paths[-1]: [0, 1]})
-        hw.prune_heads(model, {paths[-1]: 1, paths[0]: [0, 3]})  # 1 was 3 before
+        hw.prune_heads(model, {paths[-1]: [1], paths[0]: [0, 3]})  # 1 was 3 before
     left = [*model.config.headwise_heads_left.values()]
     assert left == ([[1, 2]] * len(paths) if evenly else [[2], [1, 2]])
     model.save_pretrained(tmp_path)
     kind, given = type(model), called(name, model)
-    for how in ({}, {"ignore_mismatched_sizes": True}):
-        refused({"heads of this model were removed", "headwise.load_pruned"},
-                kind.from_pretrained, tmp_path, **how)  # fmt: skip
+    with pytest.raises(RuntimeError, match="mismatched_sizes"):
+        kind.from_pretrained(tmp_path)
     loaded = hw.load_pruned(kind, tmp_path, attn_implementation="eager").eval()
     state, expected = loaded.state_dict(), model(**given).logits
     there = {k: v for k, v in model.state_dict().items() if "pooler" not in k}
@@ -119,10 +98,9 @@ def test_pruned_models_are_saved_loaded_gated_and_generate(name, evenly, tmp_pat
         read = {"input_ids": tokens(2, 5), "max_new_tokens": 4}
         one, other = (model.generate(**read, use_cache=cache) for cache in (True, False))
         assert torch.equal(one, other)
-    hw.prune_heads(loaded, {paths[-1]: 1 if evenly else []}).save_pretrained(tmp_path / "again")
+    hw.prune_heads(loaded, {paths[-1]: [1] if evenly else []}).save_pretrained(tmp_path / "again")
     again = hw.load_pruned(kind, tmp_path / "again").eval()
     assert_near(hw.gate_heads(again, "gated")(**given).logits, loaded(**given).logits)
-    refused({kind.__name__, model.config.model_type}, hw.load_pruned, tf.MistralModel, tmp_path)
 
 
 def test_whole_models_load_too_and_other_classes_over_the_same_base(tmp_path):
@@ -135,11 +113,13 @@ def test_whole_models_load_too_and_other_classes_over_the_same_base(tmp_path):
         assert hw.load_pruned(kind, tmp_path).base_model.h[1].attn.num_heads == 3
 
 
-@pytest.mark.parametrize("name", ["phi3", "llama", "gpt2"])
+@pytest.mark.parametrize("name", ["llama", "gpt2"])
 @torch.no_grad()
 def test_copies_and_other_ways_to_attend(name):
-    """The attentions' own numbers of heads hide nothing else of the shared config."""
-    model = hw.prune_heads(build(name), {0: [1, 3], 1: [0, 1]})
+    model = build(name).requires_grad_(False)
+    next(model.parameters()).requires_grad_(True)
+    hw.prune_heads(model, {0: [1, 3], 1: [0, 1]})
+    assert [p.requires_grad for p in model.parameters()].count(True) == 1  # what learns learns on
     given = called(name, model)
     expected = model(**given).logits
     for other in (copy.deepcopy(model), pickle.loads(pickle.dumps(model))):
@@ -147,14 +127,6 @@ def test_copies_and_other_ways_to_attend(name):
         out = other(**given, output_attentions=True)
         assert [weights.size(1) for weights in out.attentions] == [2, 2]
         assert_near(out.logits, expected)
-
-
-def test_what_learns_learns_on():
-    model = build("gpt2").requires_grad_(False)
-    model.transformer.h[0].attn.c_attn.weight.requires_grad_(True)
-    hw.prune_heads(model, {0: 1})
-    learning = [name for name, p in model.named_parameters() if p.requires_grad]
-    assert learning == ["transformer.h.0.attn.c_attn.weight"]
 
 
 def computed(change):
@@ -165,7 +137,6 @@ def computed(change):
 
 REFUSED = [
     (lambda: build("gpt2"), {0: [4]}, {"h.0.attn", "4", "3"}),
-    (lambda: build("gpt2"), {0: torch.tensor([False, True])}, {"h.0.attn", "True", "3"}),
     (lambda: build("gpt2"), {0: [1], "transformer.h.1.attn": range(4)}, {"h.1.attn", "not all"}),
     (lambda: build("gpt2"), {0: [1], "lm_head": [0]}, {"lm_head", "h.0.attn"}),
     (lambda: build("llama"), {0: [1]}, {"layers.0.self_attn", "[1, 2]", "2 groups"}),
@@ -173,25 +144,13 @@ REFUSED = [
     (lambda: build("t5"), None, {"T5Attention", "biases of positions", "ablated"}),
     (lambda: build("olmo2"), None, {"Olmo2Attention", "q_norm", "ablated"}),
     (lambda: build("gpt-oss"), None, {"GptOssAttention", "sinks", "ablated"}),
+    (lambda: build("phi3"), None, {"Phi3Attention", "qkv_proj", "ablated"}),
     (lambda: gate("gpt2"), {0: [1]}, {"gates", "remove_gates", "fold_gates"}),
     (lambda: computed(parametrizations.weight_norm), {0: [1]}, {"output.dense", "merge"}),
-    (lambda: computed(lambda m: prune.l1_unstructured(m, "bias", 0.5)), {0: 1}, {"bias_orig"}),
-    (lambda: hw.CausalLM(hw.CausalLMConfig(layers=1)), {0: 1}, {"CausalLM", "headwise's own"}),
-    (lambda: nn.TransformerEncoderLayer(8, 2), {0: 1}, {"TransformerEncoderLayer"}),
-    (lambda: OwnAttention(), {"": 1}, {"OwnAttention", "no model of transformers", "fewer heads"}),
+    (lambda: computed(lambda m: prune.l1_unstructured(m, "bias", 0.5)), {0: [1]}, {"bias_orig"}),
+    (lambda: hw.CausalLM(hw.CausalLMConfig(layers=1)), {0: [1]}, {"CausalLM", "headwise's own"}),
+    (lambda: nn.TransformerEncoderLayer(8, 2), {0: [1]}, {"TransformerEncoderLayer"}),
 ]
-
-
-class OwnAttention(nn.Module):
-    """Of a user, with the names that models of transformers have."""
-
-    def __init__(self):
-        super().__init__()
-        self.num_heads, self.o_proj = 2, nn.Linear(8, 8)
-        self.q_proj = self.k_proj = self.v_proj = nn.Linear(8, 8)
-
-    def forward(self, hidden_states):
-        return self.o_proj(self.q_proj(hidden_states))
 
 
 @pytest.mark.parametrize(("make", "heads", "must_name"), REFUSED)

@@ -6,17 +6,15 @@ What our models do not compute is an error, never another output.
 import copy
 import re
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
-import transformers
 from torch import Tensor
-from transformers import AutoConfig, PreTrainedModel
+from transformers import PreTrainedModel
 
 from headwise.models.for_tasks import CausalLM, MaskedLM, Seq2SeqLM
 from headwise.models.modeling import HeadwiseModel
-from headwise.ops.checks import did_you_mean, one_of
+from headwise.ops.checks import one_of
 
 Settings = dict[str, Any]
 State = dict[str, Tensor]
@@ -34,7 +32,7 @@ class Architecture(NamedTuple):
     prepare: Callable[[State, Any], None]  # changes their weights such that each of ours is one
 
 
-def from_transformers(model: PreTrainedModel | str | Path) -> Any:
+def from_transformers(model: PreTrainedModel) -> Any:
     """Returns a pretrained model of transformers as a model of headwise, with the same output.
 
     From there `with_attention` puts other systems at its attentions. Llama, Mistral, Qwen2, Qwen3
@@ -47,16 +45,15 @@ def from_transformers(model: PreTrainedModel | str | Path) -> Any:
     frozen until `requires_grad_` says otherwise.
 
     Args:
-        model: a model, which stays as it is; or its folder or name on the hub, which is read from
-            safetensors.
+        model: a model with its weights on one device. It stays as it is.
 
     Returns:
         A model with the special tokens, settings of generation, dtype, device, mode of training and
         frozen weights of the source. The two share no memory.
 
     Raises:
-        ValueError: another model; one whose weights are quantised, adapted or on several devices;
-            or one that our models cannot compute, such as attention over a window.
+        ValueError: another model; one with adapters, gates or quantised weights; or one that our
+            models cannot compute, such as attention over a window.
 
     Example:
         >>> import headwise as hw
@@ -70,8 +67,15 @@ def from_transformers(model: PreTrainedModel | str | Path) -> Any:
         True
     """
     if not isinstance(model, PreTrainedModel):
-        model = _loaded(model)
-    row = _row(model.config)
+        raise ValueError(
+            f"model is a {type(model).__name__}, expected a loaded model of transformers; "
+            f"merge_and_unload() takes one out of peft"
+        )
+    kind = model.config.model_type
+    if kind not in ARCHITECTURES:
+        known = ", ".join(ARCHITECTURES)
+        raise ValueError(f"model is of type {kind!r}, expected one of {known}; {_INSTEAD}")
+    row = ARCHITECTURES[kind]
     if type(model).__name__ != row.source:
         raise ValueError(f"model is a {type(model).__name__}, expected a {row.source}")
     config = row.target.config_class(**row.settings(model.config), dtype=model.dtype)
@@ -88,49 +92,9 @@ def from_transformers(model: PreTrainedModel | str | Path) -> Any:
     return made.train(model.training)
 
 
-def _loaded(name: str | Path) -> Any:
-    if not isinstance(name, (str, Path)):
-        raise ValueError(
-            f"model is a {type(name).__name__}, expected one of transformers, its folder or its "
-            f"name; merge_and_unload() takes one out of peft"
-        )
-    config = AutoConfig.from_pretrained(name)
-    row = _row(config)
-    row.settings(config)  # refuses before the weights are read
-    kind = getattr(transformers, row.source)
-    model, info = kind.from_pretrained(name, output_loading_info=True, use_safetensors=True)
-    gates = [key for key in info["unexpected_keys"] if ".head_gates." in key]
-    for problem, keys in (("lacks", info["missing_keys"]), ("has gates,", gates)):
-        if keys:
-            raise ValueError(
-                f"{name} {problem} {', '.join(sorted(keys)[:3])}, expected all weights of a "
-                f"{row.source} and no gates (headwise.fold_gates, headwise.remove_gates)"
-            )
-    return model
-
-
-def _row(config: Any) -> Architecture:
-    """The row of a model; raises `ValueError` where its weights are not what its config says."""
-    kind = config.model_type
-    if kind not in ARCHITECTURES:
-        raise ValueError(
-            f"model is of type {kind!r}, expected one of {', '.join(ARCHITECTURES)}"
-            f"{did_you_mean(kind, ARCHITECTURES)}; {_INSTEAD}, for further types"
-        )
-    if hasattr(config, "headwise_heads_left"):
-        raise ValueError("model has lost heads by headwise.prune_heads: convert it before heads go")
-    if getattr(config, "quantization_config", None) is not None:
-        raise ValueError("the weights of model are quantised: load a checkpoint that is not")
-    return ARCHITECTURES[kind]
-
-
 def _weights(model: PreTrainedModel, row: Architecture, ours: list[str]) -> State:
     """Their weights by our names."""
     state = dict(model.state_dict(keep_vars=True))
-    places = {tensor.device for tensor in state.values()}
-    if len(places) != 1 or torch.device("meta") in places:
-        there = ", ".join(sorted(map(str, places)))
-        raise ValueError(f"the weights of model are on {there}: load it without device_map")
     parts = re.compile("|".join(map(re.escape, row.names)))
     theirs = {name: parts.sub(lambda part: row.names[part[0]], name) for name in ours}
     try:

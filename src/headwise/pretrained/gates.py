@@ -1,15 +1,13 @@
 """Systems over the heads of a transformers model: put on, taken off, folded, saved and loaded."""
 
 import json
-import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
-from huggingface_hub import snapshot_download
+from huggingface_hub import hf_hub_download
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor, nn
@@ -26,12 +24,7 @@ from headwise.pretrained.hooks import NAME, HeadGates, Stack, hook_losses, unhoo
 from headwise.pretrained.places import HeadLayout, Place, places
 
 Model = TypeVar("Model", bound=nn.Module)
-TENSORS = "head_gates.safetensors"
-# Where gates may be saved: by `save_gates`, by peft, and by transformers.
-_FILES = (TENSORS, "adapter_model.safetensors", "model*.safetensors")
-# A buffer of each system that says in JSON what it is, so that every state dict does. Loaders that
-# know no gates name it among the weights that they leave out.
-_SAYS = "load_with_headwise_load_gates"
+TENSORS = "head_gates.safetensors"  # whose metadata say what the gates are, in JSON
 
 
 def gate_heads(
@@ -83,8 +76,8 @@ def gate_heads(
     """
     kind, every = _class_over_heads(system), places(model, layouts)
     _check_has_none(model)
-    made = [(each, _made(kind, each, every, options)) for each in _chosen(every, layers, sites)]
-    attach(model, made, saves=True)
+    chosen = _chosen(every, layers, sites)
+    attach(model, [(each, _made(kind, each, options), options) for each in chosen])
     return model
 
 
@@ -95,8 +88,6 @@ def remove_gates(model: Model) -> Model:
         delattr(model.get_submodule(path), NAME)
     for module in model.modules():
         unhook(module)
-        if getattr(vars(module).get("save_pretrained"), "func", None) is _save_with_gates:
-            del module.save_pretrained
     forget_compiled()
     return model
 
@@ -130,8 +121,7 @@ def fold_gates(model: Model) -> Model:
             )
         projection: Any = model.get_submodule(path).get_submodule(gates.projection)
         weight: Any = getattr(projection, "weight", None)
-        is_linear = isinstance(projection, nn.Linear | Conv1D) and type(weight) is nn.Parameter
-        if not is_linear or weight.is_meta:
+        if not isinstance(projection, nn.Linear | Conv1D) or type(weight) is not nn.Parameter:
             raise ValueError(
                 f"the output projection at {path!r} is a {type(projection).__name__}, expected a "
                 f"plain linear map with its weights: merge adapters into it first"
@@ -169,16 +159,19 @@ def save_gates(model: nn.Module, folder: str | Path) -> None:
     its options and where it stands.
     """
     tensors: dict[str, Tensor] = {}
+    said = []
     for path, gates in _required(model).items():
         if not isinstance(gates.system, MultiHeadAttention):
             raise ValueError(
                 f"a {type(gates.system).__name__} holds the system over the heads at {path!r}: "
-                f"save by save_pretrained of peft's model, which headwise.load_gates reads too"
+                f"save and load by save_pretrained and from_pretrained of peft's model"
             )
+        name, site = system_name(type(gates.system)), gates.system.site
+        said.append({"path": path, "site": site, "system": name, "options": gates.options})
         for name, tensor in gates.system.state_dict().items():
             tensors[f"{path}.{NAME}.system.{name}"] = tensor.detach().cpu().contiguous()
     with written_whole(Path(folder) / TENSORS) as partly:
-        save_file(tensors, partly)
+        save_file(tensors, partly, metadata={"gates": json.dumps(said)})
 
 
 def load_gates(
@@ -189,9 +182,7 @@ def load_gates(
     The model may be of another class than the one that was saved, if its attentions are the same.
 
     Args:
-        folder: where `save_gates` has written, or `save_pretrained` of a model with gates (so
-            transformers' Trainer), or peft with `modules_to_save=["head_gates.system"]`; or a name
-            on the hub; or one file of these.
+        folder: where `save_gates` has written, or a name on the hub.
         layouts: as in `gate_heads`.
 
     Example:
@@ -205,33 +196,38 @@ def load_gates(
         >>> len(hw.gate_parameters(model))
         12
     """
-    source = Path(folder)
-    if not source.exists():
-        source = Path(snapshot_download(str(folder), allow_patterns=list(_FILES)))
+    file = Path(folder) / TENSORS
+    if not Path(folder).exists():
+        file = Path(hf_hub_download(str(folder), TENSORS))
     every = places(model, layouts)
     _check_has_none(model)
-    made, saved = [], _read(source)
-    if not saved:
-        raise ValueError(
-            f"{folder} has no gates, expected what save_gates, or save_pretrained of a model with "
-            f"gates, has written"
-        )
-    for tensors in saved:
-        said = _said(tensors[_SAYS])
+    try:
+        with safe_open(file, "pt") as held:
+            saved = json.loads(held.metadata()["gates"])
+            tensors = {name: held.get_tensor(name) for name in held.keys()}  # noqa: SIM118
+    except (SafetensorError, OSError, TypeError, KeyError) as error:
+        raise ValueError(f"{file} cannot be read, which save_gates writes: {error}") from error
+    made = []
+    for said in saved:
         # The model may have had more around it, or less.
         at = [p for p in every if f".{p.path}".endswith(f".{said['path']}")
               or f".{said['path']}".endswith(f".{p.path}")]  # fmt: skip
+        prefix = f"{said['path']}.{NAME}.system."
+        own = {n.removeprefix(prefix): x for n, x in tensors.items() if n.startswith(prefix)}
         try:
-            if len(at) != 1:
-                raise ValueError(f"{type(model).__name__} has {len(at)} attentions of that path")
-            system = _made(_class_over_heads(said["system"]), at[0], every, said["options"])
-            system.load_state_dict(tensors)
+            if [place.site for place in at] != [said["site"]]:
+                raise ValueError(
+                    f"expected one attention of that path and site {said['site']}, "
+                    f"{type(model).__name__} has {[f'{p.path} ({p.site})' for p in at]}"
+                )
+            system = _made(_class_over_heads(said["system"]), at[0], said["options"])
+            system.load_state_dict(own)
         except (ValueError, RuntimeError) as error:
             raise ValueError(
                 f"{folder} has gates over {said['path']!r} that the model cannot take: {error}"
             ) from error
-        made.append((at[0], system))
-    attach(model, made, saves=True)
+        made.append((at[0], system, said["options"]))
+    attach(model, made)
     return model
 
 
@@ -250,7 +246,7 @@ def observed(
         yield model
         return
     every = places(model, layouts)
-    attach(model, [(each, _made(MultiHeadAttention, each, every, {})) for each in every])
+    attach(model, [(each, _made(MultiHeadAttention, each, {}), {}) for each in every])
     try:
         with run_as_written():
             yield model
@@ -268,18 +264,16 @@ def gates_of(model: nn.Module) -> dict[str, HeadGates]:
 
 
 def attach(
-    model: Any, made: Sequence[tuple[Place, MultiHeadAttention]], *, saves: bool = False
+    model: nn.Module, made: Sequence[tuple[Place, MultiHeadAttention, dict[str, Any]]]
 ) -> None:
-    """Puts systems over the heads at places of a model; `saves` if they are to be saved with it."""
+    """Puts systems, made with these options, over the heads at places of a model."""
     stacks: dict[str, Stack] = {}
-    for place, system in made:
+    for place, system, options in made:
         if place.stack not in stacks:
             stacks[place.stack] = Stack(model.get_submodule(place.stack))
-        place.module.add_module(NAME, HeadGates(system, place, stacks[place.stack]))
+        place.module.add_module(NAME, HeadGates(system, options, place, stacks[place.stack]))
     for module in _outermost(model):
         hook_losses(module)
-    if saves and hasattr(model, "save_pretrained"):
-        model.save_pretrained = partial(_save_with_gates, model)
     forget_compiled()
 
 
@@ -329,8 +323,6 @@ def _chosen(
     every: list[Place], layers: Iterable[int] | None, sites: Iterable[str] | None
 ) -> list[Place]:
     """The places in these layers and at these sites."""
-    layers = [layers] if isinstance(layers, int) else layers
-    sites = [sites] if isinstance(sites, str) else sites
     chosen = every
     for name, asked in (("site", sites), ("layer", layers)):
         there = tuple(dict.fromkeys(getattr(place, name) for place in every))
@@ -344,80 +336,19 @@ def _chosen(
 
 
 def _made(
-    kind: type[MultiHeadAttention], place: Place, every: list[Place], options: dict[str, Any]
+    kind: type[MultiHeadAttention], place: Place, options: dict[str, Any]
 ) -> MultiHeadAttention:
     """The system over the heads at a place, where that is and in its mode of training."""
     known = [name for name in options_of(kind) if name not in options_of(MultiHeadAttention)]
     for name in options:  # those of attention itself would change nothing: the model computes it
         one_of(option=(name, (*known, "neutral")))
-    sizes = place.sizes()
     others = {name: value for name, value in options.items() if name != "neutral"}
-    system = kind.over_heads(**sizes, **others)
+    system = kind.over_heads(**place.sizes(), **others)
     if options.get("neutral", True):
         system.start_neutral()
     system.site, system.layer = place.site, place.layer
-    layers = 1 + max(each.layer for each in every if each.stack == place.stack)
-    where = {"path": place.path, "site": place.site, "layer": place.layer, "layers": layers}
-    said = {"system": system_name(kind), "options": options, **where, **sizes}
-    if kind is not MultiHeadAttention:
-        text = json.dumps(said).encode()
-        system.register_buffer(_SAYS, torch.tensor(list(text), dtype=torch.uint8))
-        system.register_load_state_dict_pre_hook(_keep_what_it_says)
     # Quantised weights may be buffers, or no tensors at all.
     weight = next(iter([*place.module.parameters(), *place.module.buffers(), torch.empty(())]))
-    hook = getattr(place.projection, "_hf_hook", None)  # of accelerate, which keeps weights away
-    device = getattr(hook, "execution_device", None) if weight.is_meta else weight.device
     # As adapters: updates of few digits would be lost in so few bits.
     dtype = weight.dtype if weight.dtype in (torch.float32, torch.float64) else torch.float32
-    return system.to(device, dtype).train(place.module.training)
-
-
-def _keep_what_it_says(system: Any, state: dict[str, Tensor], prefix: str, *_: Any) -> None:
-    """Before a state dict is loaded: that must be of the same system, at any path."""
-    if prefix + _SAYS in state:
-        own, said = getattr(system, _SAYS), _said(state[prefix + _SAYS])
-        for name, value in _said(own).items():
-            if name != "path" and value != said[name]:
-                raise ValueError(f"gates have {name} {value!r}, saved was {said[name]!r}")
-        state[prefix + _SAYS] = own
-
-
-def _said(text: Tensor) -> dict[str, Any]:
-    said: dict[str, Any] = json.loads(bytes(text.tolist()))
-    return said
-
-
-def _save_with_gates(model: Any, save_directory: str | Path, *args: Any, **kwargs: Any) -> Any:
-    """Stands before the `save_pretrained` of a gated model, which may leave gates out: peft's."""
-    gates, is_main = gates_of(model).values(), kwargs.get("is_main_process", True)
-    if gates and is_main:
-        (Path(save_directory) / TENSORS).unlink(missing_ok=True)  # of gates as they were before
-    done = type(model).save_pretrained(model, save_directory, *args, **kwargs)
-    if gates and is_main:
-        by_tool = any(not isinstance(each.system, MultiHeadAttention) for each in gates)
-        if not (by_tool or _read(Path(save_directory))):
-            save_gates(model, save_directory)
-        warnings.warn(
-            f"{save_directory} has the gates over the heads too, which from_pretrained leaves out: "
-            f"call headwise.load_gates(model, {str(save_directory)!r}) after it",
-            stacklevel=2,
-        )
-    return done
-
-
-def _read(source: Path) -> list[dict[str, Tensor]]:
-    """The tensors of each system over heads that were saved there."""
-    files = [source] if source.is_file() else [f for name in _FILES for f in source.glob(name)]
-    found: dict[str, dict[str, Tensor]] = {}
-    for file in files:
-        try:
-            with safe_open(file, "pt") as held:
-                for key in held.keys():  # noqa: SIM118
-                    path, inside, name = key.partition(f"{NAME}.system.")
-                    if inside and name in found.setdefault(path, {}):
-                        raise ValueError(f"{source} has {key} twice, in {file.name} too: give one")
-                    if inside:
-                        found[path][name] = held.get_tensor(key)
-        except (SafetensorError, OSError) as error:
-            raise ValueError(f"{file} cannot be read: {error}") from error
-    return list(found.values())
+    return system.to(weight.device, dtype).train(place.module.training)

@@ -37,8 +37,6 @@ class Stack:
     def __init__(self, module: nn.Module) -> None:
         self.names = list(inspect.signature(type(module).forward).parameters)[1:]
         self.looks_around = 0  # how many gates see more than their own position
-        self.counts = False  # whether `begin` is asked for, although none does
-        self.begin = 0  # how many positions a cache held before the pass
         self.mask: Any = None  # the `attention_mask` of the pass
         # Whether gradients of a pass may be due, have been computed, and whose mask is gone.
         self.is_due = self.is_repeated = self.is_gone = False
@@ -50,32 +48,27 @@ class Stack:
         mask, before = given.get("attention_mask"), self.mask
         self.is_due, self.is_repeated = self.is_due and not self.is_repeated, False
         self.is_gone = self.is_due and (self.is_gone or mask is not before)
-        learns = module.training and torch.is_grad_enabled()
-        self.is_due, self.mask = self.is_due or learns, mask
-        if self.looks_around or self.counts:
-            caches = [each for each in given.values() if hasattr(each, "get_seq_length")]
-            self.begin = int(caches[0].get_seq_length()) if caches else 0
-        if self.looks_around and self.begin:
+        self.is_due = self.is_due or (module.training and torch.is_grad_enabled())
+        self.mask = mask
+        caches = [each for each in given.values() if hasattr(each, "get_seq_length")]
+        if self.looks_around and caches and caches[0].get_seq_length():
             raise ValueError(
                 f"the model computes with a cache of earlier positions, whose hidden states are "
                 f"unknown to the gates over its heads, which average over them: {_WAYS_OUT}"
             )
-        if self.looks_around and self._is_packed(given):
+        if self.looks_around and self._is_packed(given.get("position_ids")):
             raise ValueError(
-                f"several texts are packed into a row (by position_ids, cu_seq_lens_q or seq_idx), "
-                f"and the gates over the heads average over rows: give each a row, or {_OWN}"
+                f"several texts are packed into a row (position_ids begin again), and the gates "
+                f"over the heads average over rows: give each a row, or {_OWN}"
             )
 
-    def _is_packed(self, given: dict[str, Any]) -> bool:
-        if given.get("cu_seq_lens_q") is not None or given.get("seq_idx") is not None:
-            return True
-        places = given.get("position_ids")
-        if places is None:
+    def _is_packed(self, positions: Tensor | None) -> bool:
+        if positions is None:
             return False
-        if places.dim() == 3:  # of time, height and width: the pixels of a picture share a time
-            return bool((places[0].diff(dim=-1) < 0).any())
-        restarts = places.diff(dim=-1) <= 0
-        if isinstance(self.mask, Tensor) and self.mask.shape == places.shape:
+        if positions.dim() == 3:  # of time, height and width
+            positions = positions[0]
+        restarts = positions.diff(dim=-1) < 0
+        if isinstance(self.mask, Tensor) and self.mask.shape == positions.shape:
             restarts = restarts & (self.mask[:, 1:] != 0) & (self.mask[:, :-1] != 0)
         return bool(restarts.any())
 
@@ -106,13 +99,14 @@ class Stack:
 class HeadGates(nn.Module):
     """A system between what the heads of an attention have read and its output projection."""
 
-    def __init__(self, system: MultiHeadAttention, place: Place, stack: Stack) -> None:
+    def __init__(
+        self, system: MultiHeadAttention, options: dict[str, Any], place: Place, stack: Stack
+    ) -> None:
         super().__init__()
-        self.system, self.stack, self.path = system, stack, place.path
-        self.projection = place.projection_path
+        self.system, self.options, self.stack = system, options, stack
+        self.path, self.projection = place.path, place.projection_path
         self.is_causal = place.site != "encoder_self"
         self.looks_around = system.sees_other_positions(self.is_causal)
-        self.farthest = _farthest(place, getattr(system, "gate_window", None))
         self.first = [*inspect.signature(type(place.module).forward).parameters][1]
         self.hidden: Tensor | None = None
         before = place.module.register_forward_pre_hook(self.note, with_kwargs=True)
@@ -132,12 +126,6 @@ class HeadGates(nn.Module):
             )
         self._hook(attention)
         self.hidden = args[0] if args else kwargs[self.first]
-        if self.looks_around and self.farthest and self.hidden.size(1) > self.farthest:
-            raise ValueError(
-                f"the attention at {self.path!r} sees {self.farthest} positions at most, and the "
-                f"gates over its heads average over {self.hidden.size(1)}: pass gate_window=1 to "
-                f"gate_heads, or up to {self.farthest} where it is a sliding window"
-            )
 
     def change(self, projection: nn.Module, args: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
         """Before the projection: what the heads have read becomes what the system makes of it."""
@@ -175,32 +163,20 @@ class HeadGates(nn.Module):
             self.hooked = [projection]
 
 
-def _farthest(place: Place, gate_window: int | None) -> int | None:
-    """How many positions a causal attention sees, if its gates see more; else None."""
-    module: Any = place.module
-    config: Any = getattr(module, "config", None)
-    kind = dict(enumerate(getattr(config, "layer_types", None) or [])).get(place.layer)
-    if place.site != "decoder_self" or kind == "full_attention":
-        return None
-    if kind == "chunked_attention":
-        return int(config.attention_chunk_size)
-    window = getattr(module, "sliding_window", getattr(config, "sliding_window", None))
-    if getattr(module, "attention_type", None) == "local":  # of GPT-Neo
-        window = config.window_size
-    return window if window and (gate_window or window + 1) > window else None
-
-
 def hook_losses(model: nn.Module) -> None:
     """Has a model of transformers add the losses of its systems to its own, in training."""
     before = model.register_forward_pre_hook(_forget_losses)
     _keep(model, before, model.register_forward_hook(_add_losses, with_kwargs=True))
 
 
+def _systems(model: nn.Module) -> list[System]:
+    return [module for module in model.modules() if isinstance(module, System)]
+
+
 def _forget_losses(model: nn.Module, args: object) -> None:
-    """Before a model: systems that are not called in this pass, such as an encoder's, add none."""
-    for module in model.modules():
-        if isinstance(module, System):
-            module.routing_loss = None
+    """Before a model: systems that are not called in this pass add nothing to its loss."""
+    for system in _systems(model):
+        system.routing_loss = None
 
 
 def _add_losses(model: nn.Module, args: object, kwargs: dict[str, Any], output: Any) -> Any:
@@ -209,11 +185,8 @@ def _add_losses(model: nn.Module, args: object, kwargs: dict[str, Any], output: 
     Where batches are summed up before a step, `num_items_in_batch` is how many labels they have
     together, and the losses count as much as this batch's share of these.
     """
-    labels, items = kwargs.get("labels"), kwargs.get("num_items_in_batch")
-    as_tuple = isinstance(output, tuple) and labels is not None
-    loss = output[0] if as_tuple else getattr(output, "loss", None)
-    systems = [module for module in model.modules() if isinstance(module, System)]
-    adding = [system for system in systems if system.routing_loss is not None]
+    adding = [system for system in _systems(model) if system.routing_loss is not None]
+    loss = getattr(output, "loss", None)
     if loss is None or not model.training or not adding:
         return output
     added = auxiliary_loss(model)
@@ -223,12 +196,11 @@ def _add_losses(model: nn.Module, args: object, kwargs: dict[str, Any], output: 
             "reentrant gradient checkpointing takes the gradient of the gates' losses away: give "
             "gradient_checkpointing_enable() or TrainingArguments the option use_reentrant=False"
         )
+    labels, items = kwargs.get("labels"), kwargs.get("num_items_in_batch")
     if items is not None and labels is not None:
         shifted = getattr(model, "loss_type", None) == "ForCausalLM"  # so the Trainer counts
         predicted = labels[..., 1:] if shifted else labels
         added = added * (predicted != IGNORED_LABEL).sum() / items
     loss = loss + added.to(loss.device)
-    if as_tuple:
-        return (loss, *output[1:])
     output["loss"] = loss
     return output

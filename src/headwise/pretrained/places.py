@@ -42,14 +42,11 @@ class HeadLayout:
         projection: path of the output projection, from the attention module.
         num_heads: path of the attribute that holds the number of heads.
         is_causal: whether a position may not see later ones; what the module says if not given.
-        maps: paths of the linear maps whose rows heads have of their own, for `prune_heads`: to
-            queries, keys and values; or to queries, and to keys and values; or one for all three.
     """
 
     projection: str | None = None
     num_heads: str | None = None
     is_causal: bool | None = None
-    maps: tuple[str, ...] | None = None
 
 
 @dataclass(frozen=True)
@@ -63,7 +60,6 @@ class Place:
     site: str  # `encoder_self`, `decoder_self` (what is causal) or `decoder_cross`
     layer: int  # from 0 in its stack
     stack: str  # the path of the innermost model of transformers around it
-    layout: HeadLayout | None  # what the caller has said of it
 
     @property
     def projection(self) -> Any:
@@ -86,8 +82,6 @@ def places(model: nn.Module, layouts: Mapping[str, HeadLayout] | None = None) ->
 
     Raises `ValueError` if there is none, or `layouts` name what a module does not have.
     """
-    if not isinstance(model, nn.Module):
-        raise ValueError(f"model is a {type(model).__name__}, expected a model that is loaded")
     layouts = layouts or {}
     found: list[Place] = []
     named: set[str] = set()  # the classes of modules, and their bases: FSDP makes subclasses
@@ -103,9 +97,8 @@ def places(model: nn.Module, layouts: Mapping[str, HeadLayout] | None = None) ->
             within = [stack for stack in stacks if not stack or path.startswith(f"{stack}.")]
             stack = max(within, key=len, default="")
             number = re.search(r"\.(\d+)(\.|$)", path.removeprefix(stack))
-            layer = int(number[1]) if number else 0
-            where = _site(path, module, given), layer, stack, given
-            found.append(Place(path, module, projection, heads, *where))
+            layer, site = int(number[1]) if number else 0, _site(path, module, given)
+            found.append(Place(path, module, projection, heads, site, layer, stack))
         elif given is not None:
             raise ValueError(f"{path!r}, a {kinds[0]}, lacks what layouts says of it: {given}")
     for kind in layouts.keys() - named:

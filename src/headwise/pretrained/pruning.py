@@ -1,7 +1,7 @@
 """Removes heads of a pretrained model: its maps become smaller, and its calls faster."""
 
-import inspect
 from collections.abc import Iterable, Mapping
+from inspect import signature
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -11,23 +11,19 @@ from transformers import PreTrainedModel
 from transformers.pytorch_utils import Conv1D
 
 from headwise.heads.system import System
-from headwise.pretrained.places import HeadLayout, Place, places
+from headwise.pretrained.places import Place, places
 
 Model = TypeVar("Model", bound=nn.Module)
 Pretrained = TypeVar("Pretrained", bound=PreTrainedModel)
 
 HEADS_LEFT = "headwise_heads_left"  # the key of a config: paths of attentions to their heads
-# from_pretrained stops at a fusion that it does not know, and names it: so it leads to load_pruned.
-_REFUSED = "heads of this model were removed, load it by headwise.load_pruned(class, folder)"
-
 # The maps of an attention to its queries, keys and values, each with its heads in their order.
 _MAPS = [[f"{part}_proj" for part in "qkv"], [f"{part}_lin" for part in "qkv"]]
 _MAPS += [[f"{inner}{part}" for part in ("query", "key", "value")] for inner in ("", "self.")]
+# One map to all three does not tell how they lie: it is known of these classes.
 _BY_KEY = "query_key_value"  # for each key its queries, itself and its value
-# Maps of several parts do not tell how these lie: it is known of these classes.
-_FUSED = {"GPT2Attention": ["q_attn", "c_attn"]}  # the first in cross-attention alone
-_FUSED |= {"ModernBertAttention": ["Wqkv"], "Phi3Attention": ["qkv_proj"]}
-_FUSED |= {"FalconAttention": [_BY_KEY], "GPTNeoXAttention": [_BY_KEY]}
+_FUSED = {"GPT2Attention": ["c_attn"], "ModernBertAttention": ["Wqkv"]}
+_FUSED |= {"GPTNeoXAttention": [_BY_KEY]}
 # The attributes of an attention that count its heads and its heads of keys, and their width.
 _COUNTS = ("num_heads", "num_attention_heads", "n_heads", "num_attn_heads", "n_head")
 _KEY_COUNTS = ("num_key_value_heads", "num_kv_heads")
@@ -37,24 +33,18 @@ _WIDTHS = ("all_head_size", "split_size", "embed_dim")
 _Cut = tuple[Place, Tensor, int, dict[str, Tensor]]
 
 
-def prune_heads(
-    model: Model,
-    heads: Mapping[str | int, Iterable[int] | int],
-    *,
-    layouts: Mapping[str, HeadLayout] | None = None,
-) -> Model:
+def prune_heads(model: Model, heads: Mapping[str | int, Iterable[int]]) -> Model:
     """Removes heads from a plain transformers model for good; the model is changed and returned.
 
     It is smaller and faster, and computes what it does while these heads are `hw.ablated`, up to
     rounding. Make optimizers afterwards: its weights are new parameters. `save_pretrained` writes
-    it as ever; `headwise.load_pruned` loads it, and `from_pretrained` refuses it.
+    it as ever, and `headwise.load_pruned` loads it, which `from_pretrained` cannot.
 
     Args:
         model: a model of transformers, or a module that holds one.
         heads: the numbers of the heads to remove, by the path of their attention module, or by its
             layer if that has one attention; such as `head_importance(model, data).least(3)`. Of
             heads that share their keys, as many go of each group, or whole groups.
-        layouts: as in `gate_heads`.
 
     Raises:
         ValueError: no such head; no head left, or groups of unequal sizes; heads that have other
@@ -68,18 +58,13 @@ def prune_heads(
         >>> hw.prune_heads(model, {"transformer.h.1.attn": [3]}).transformer.h[1].attn.c_proj
         Conv1D(nf=32, nx=24)
     """
-    every = places(model, layouts)
-    if not any(isinstance(module, PreTrainedModel) for module in model.modules()):
-        raise ValueError(
-            f"model is a {type(model).__name__} that holds no model of transformers: build "
-            f"attention of your own with fewer heads"
-        )
+    every = places(model)
     if any(isinstance(module, System) for module in model.modules()):
         raise ValueError(
             "model has gates over its heads, expected none: call headwise.remove_gates(model), or "
             "headwise.fold_gates(model) if they are static"
         )
-    chosen: dict[str, tuple[Place, set[Any]]] = {}
+    chosen: dict[str, tuple[Place, set[int]]] = {}
     for key, removed in heads.items():
         found = [place for place in every if key in (place.path, place.layer)]
         if len(found) != 1:
@@ -88,67 +73,51 @@ def prune_heads(
                 f"heads name the attention {key!r}, which is {'several' if found else 'none'} of "
                 f"the model's, expected the path of one: {paths}"
             )
-        given: Any = removed.tolist() if hasattr(removed, "tolist") else removed
-        numbers = given if isinstance(given, Iterable) else [given]
-        plain = (each.tolist() if hasattr(each, "tolist") else each for each in numbers)
-        chosen.setdefault(found[0].path, (found[0], set()))[1].update(plain)
+        chosen.setdefault(found[0].path, (found[0], set()))[1].update(removed)
     _prune(model, [_cut(place, removed) for place, removed in chosen.values() if removed])
     return model
 
 
-def load_pruned(
-    kind: type[Pretrained],
-    folder: str | Path,
-    *,
-    layouts: Mapping[str, HeadLayout] | None = None,
-    **options: Any,
-) -> Pretrained:
+def load_pruned(kind: type[Pretrained], folder: str | Path, **options: Any) -> Pretrained:
     """Loads a model of which `headwise.prune_heads` has removed heads, or one with all of them.
 
     Args:
         kind: the class of the model, such as `transformers.GPT2LMHeadModel`.
         folder: where its `save_pretrained` has written, or a name on the hub.
-        layouts: as in `gate_heads`.
         options: those of `from_pretrained`.
     """
 
     def start(model: Any, config: Any, *args: Any, **kwargs: Any) -> None:
-        if config.model_type != type(config).model_type:
-            raise ValueError(
-                f"kind is {kind.__name__}, but {folder} has a {config.model_type}, expected its "
-                f"class: {', '.join(config.architectures)}"
-            )
         kind.__init__(model, config, *args, **kwargs)
         left = vars(config).pop(HEADS_LEFT, {})
-        every = {_base_path(model, p.path): p for p in places(model, layouts)} if left else {}
-        cuts = [_cut(each, {*range(each.num_heads)} - {*left[path]})
-                for path, each in every.items() if path in left]  # fmt: skip
-        _prune(model, cuts)
+        every = {_base_path(model, p.path): p for p in places(model)} if left else {}
+        gone = {path: {*range(every[path].num_heads)} - {*left[path]} for path in left}
+        _prune(model, [_cut(every[path], removed) for path, removed in gone.items()])
 
     # from_pretrained makes a model of its class and reads weights into it, piece by piece.
     smaller: Any = type(kind.__name__, (kind,), {"__init__": start, "__module__": kind.__module__})
-    model: Pretrained = smaller.from_pretrained(folder, fusion_config={}, **options)
+    model: Pretrained = smaller.from_pretrained(folder, **options)
     model.__class__ = kind
     return model
 
 
-def _cut(place: Place, removed: set[Any]) -> _Cut:
+def _cut(place: Place, removed: set[int]) -> _Cut:
     """What is left of an attention without these heads; raises `ValueError`."""
     count, dim = place.num_heads, place.sizes()["head_dim"]
-    if any(isinstance(head, bool) for head in removed) or not removed < {*range(count)}:
+    if not removed < {*range(count)}:
         raise ValueError(
-            f"heads of {place.path!r} are {sorted(removed)}, expected some of 0 to {count - 1}, "
-            f"and not all"
+            f"heads of {place.path!r} are {[*removed]}, expected some of 0 to {count - 1}, and not "
+            f"all"
         )
     maps = _maps_of(place, dim)
     outputs = [each.weight.size(int(isinstance(each, Conv1D))) for each in maps.values()]
-    memory = outputs[-1] // dim - (count if len(maps) == 1 else 0)  # heads of keys and of values
-    keys = memory if len(maps) == 3 else memory // 2
-    numbers = {1: [count + 2 * keys], 2: [count, 2 * keys], 3: [count, keys, keys]}[len(maps)]
+    is_fused = len(maps) == 1
+    keys = (outputs[0] // dim - count) // 2 if is_fused else outputs[-1] // dim
+    numbers = [count + 2 * keys] if is_fused else [count, keys, keys]
     if keys < 1 or any(map(int.__mod__, (count, *outputs), (keys, *numbers))):
         raise ValueError(
             f"the maps {', '.join(maps)} of {place.path!r} give {outputs} numbers, expected those "
-            f"of heads of {dim}: {count} of queries, and {keys} of keys and of values"
+            f"of heads of {dim}: {count} of queries, and as many of keys as of values"
         )
     q = torch.tensor([head not in removed for head in range(count)], device="cpu")
     groups = q.view(keys, -1)  # that share a head of keys
@@ -159,7 +128,7 @@ def _cut(place: Place, removed: set[Any]) -> _Cut:
             f"keys, expected as many in each, or none"
         )
     k = left > 0
-    parts = {1: [torch.cat([q, k, k])], 2: [q, torch.cat([k, k])], 3: [q, k, k]}[len(maps)]
+    parts = [torch.cat([q, k, k])] if is_fused else [q, k, k]
     if _BY_KEY in maps:
         parts = [torch.cat([groups, k[:, None], k[:, None]], 1).flatten()]
     widths = map(int.__floordiv__, outputs, numbers)
@@ -170,16 +139,13 @@ def _cut(place: Place, removed: set[Any]) -> _Cut:
 def _maps_of(place: Place, dim: int) -> dict[str, Any]:
     """The maps to queries, keys and values; raises `ValueError` where heads have other weights."""
     module, there = place.module, dict(place.module.named_modules())
-    said = place.layout.maps if place.layout else None
     known = [_FUSED[kind.__name__] for kind in type(module).__mro__ if kind.__name__ in _FUSED]
     by_name = [each for each in _MAPS if {*each} <= there.keys()]
-    named = said or [*known, *by_name, []][0]
-    maps = {path: there[path] for path in named if path in there}
+    maps = {path: there[path] for path in [*known, *by_name, []][0]}
     cut = {**maps, place.projection_path: place.projection}
-    linear = all(isinstance(each, nn.Linear | Conv1D) for each in cut.values())
-    takes = inspect.signature(module.forward).parameters
-    alibi = "alibi" in takes and getattr(getattr(module, "config", None), "alibi", True)
-    others = ["biases of positions"] if alibi or "position_bias" in takes else []
+    linear = bool(maps) and all(isinstance(each, nn.Linear | Conv1D) for each in cut.values())
+    takes = signature(module.forward).parameters
+    others = ["biases of positions"] if {"alibi", "position_bias"} & {*takes} else []
     for name, weight in module.named_parameters():
         path, _, kind = name.rpartition(".")
         plain = type(weight) is nn.Parameter and kind in ("weight", "bias") and linear
@@ -190,7 +156,7 @@ def _maps_of(place: Place, dim: int) -> dict[str, Any]:
         raise ValueError(
             f"heads of {place.path!r} cannot be removed: {type(module).__name__} has "
             f"{', '.join(others[:4]) or 'other maps'}, expected plain linear maps alone; merge "
-            f"adapters, load it unquantised, name maps by layouts=, or use headwise.ablated"
+            f"adapters, load it unquantised, or use headwise.ablated"
         )
     return maps
 
@@ -204,19 +170,15 @@ def _prune(model: nn.Module, cuts: list[_Cut]) -> None:
         for path, outputs in rows.items():
             _keep(place.module.get_submodule(path), outputs, 0)
         _keep(place.projection, left.repeat_interleave(dim), 1)
-        said_there = (place.layout and place.layout.num_heads) or ""
-        counts = dict.fromkeys((*_COUNTS, said_there.rpartition(".")[2]), heads)
-        counts |= dict.fromkeys(_KEY_COUNTS, keys) | {"num_key_value_groups": heads // keys}
-        sizes = counts | dict.fromkeys(_WIDTHS, heads * dim)
+        sizes = dict.fromkeys(_COUNTS, heads) | dict.fromkeys(_WIDTHS, heads * dim)
+        sizes |= dict.fromkeys(_KEY_COUNTS, keys) | {"num_key_value_groups": heads // keys}
         for module in place.module.modules():
             vars(module).update({name: sizes[name] for name in sizes.keys() & vars(module)})
-            if "config" in vars(module):
-                vars(module)["config"] = _OwnSizes(module.config, counts)
         path = _base_path(model, place.path)
         before = said.get(path, [*range(place.num_heads)])
         said[path] = [before[head] for head in left.nonzero().flatten().tolist()]
     if cuts:
-        owner.config.update({HEADS_LEFT: said, "fusion_config": {_REFUSED: True}})
+        owner.config.update({HEADS_LEFT: said})
 
 
 def _keep(linear: Any, left: Tensor, end: int) -> None:
@@ -230,18 +192,6 @@ def _keep(linear: Any, left: Tensor, end: int) -> None:
             dim = 1 - end if of_conv and name == "weight" else end
             new = old.detach().index_select(dim, left.nonzero().flatten().to(old.device))
             setattr(linear, name, nn.Parameter(new, old.requires_grad))
-
-
-class _OwnSizes:
-    """The config of a model as one of its attentions sees it, which has other numbers of heads."""
-
-    def __init__(self, shared: Any, sizes: dict[str, int]) -> None:
-        vars(self).update(sizes, shared=shared)
-
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("__"):  # copies and pickles ask for methods before there is a state
-            raise AttributeError(name)
-        return getattr(self.shared, name)
 
 
 def _base_path(model: nn.Module, path: str) -> str:
