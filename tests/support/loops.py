@@ -16,7 +16,7 @@ class Trained(NamedTuple):
         optimizer: which has taken the steps.
         rates: of each step, the learning rates of the optimizer's groups, by the ids of their
             parameters.
-        state: of rules and optimizer, for `resumed`.
+        state: the number of steps, and the state of the optimizer, for `resumed`.
     """
 
     optimizer: torch.optim.Optimizer
@@ -57,7 +57,7 @@ def train(
     )
     made = rules.attach(optimizer(rules.parameter_groups(lr=lr)))
     if resumed is not None:
-        rules.load_state_dict(resumed[0])
+        rules.step = resumed[0]
         made.load_state_dict(resumed[1])
     rates = []
     for batch in batches:
@@ -78,7 +78,7 @@ def train(
         made.zero_grad()
         rates.append({id(p): g["lr"] for g in made.param_groups for p in g["params"]})
         seen("step")
-    return Trained(made, rates, (rules.state_dict(), made.state_dict()))
+    return Trained(made, rates, (rules.step, made.state_dict()))
 
 
 def rule_settings(trainer: type, settings: dict[str, Any]) -> type:

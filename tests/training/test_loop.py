@@ -179,16 +179,16 @@ def test_gates_take_their_steps_on_all_batches_that_are_accumulated(tmp_path):
 
 
 def test_half_precision_is_near_and_its_weights_are_not_halved(tmp_path):
-    """On a processor, `auto` and `tf32` are float32, to the bit."""
+    """On a processor, `auto` is float32, to the bit."""
     found = {
         name: toy.train(tmp_path / name, toy.model().float(), precision=name, max_steps=3)
-        for name in ("float32", "tf32", "auto", "bf16")
+        for name in ("float32", "auto", "bf16")
     }
     assert all(weight.dtype != torch.bfloat16 for weight in found["bf16"].weights[-1].values())
     whole, half = found["float32"].losses, found["bf16"].losses
     assert whole != half and list(whole.values()) == pytest.approx(list(half.values()), rel=0.02)
     if not torch.cuda.is_available():
-        assert found["tf32"].losses == found["auto"].losses == whole
+        assert found["auto"].losses == whole
 
 
 @pytest.mark.parametrize("part", ["gates", "gates+output", "nothing"])
@@ -260,7 +260,7 @@ WORSE = {"learning_rate": 0.03, "schedule": "constant", "warmup_steps": 1, "keep
 def test_the_final_model_is_of_the_steps_that_were_asked_for(tmp_path, final, patience):
     """Also of a training that is stopped early: after so many validations without a better loss."""
     how = {**WORSE, "max_steps": 14, "patience": patience, "final_model": final}
-    run = toy.train(tmp_path, data=other_task(), **how, average_last=2 * (final == "average"))
+    run = toy.train(tmp_path, data=other_task(), **how)
     best = min(run.validations, key=run.validations.get)
     assert run.best_step == best
     assert run.steps == (14 if patience is None else best + 2 * patience)
@@ -297,8 +297,8 @@ def test_a_training_says_how_far_it_is_here_and_to_other_processes(tmp_path):
     ]
     progress = last_progress(tmp_path)
     assert (progress["step"], progress["total"]) == (6, 6)
-    assert progress["eval_loss"] == run.validations[6] and progress["tokens_per_second"] > 0
-    assert f"valid {run.validations[6]:.2f}" in figures_of(progress) and "tokens/s" in lines[-1]
+    assert progress["eval_loss"] == run.validations[6]
+    assert f"valid {run.validations[6]:.2f}" in figures_of(progress)
     assert last_progress(tmp_path / "model") is None
 
 

@@ -144,7 +144,7 @@ def left(folder: Path) -> dict:
 def machine(request, tmp_path_factory):
     """The state machine of a system's run, beside one that nobody disturbed."""
     place = tmp_path_factory.mktemp(request.param)
-    how = {"max_steps": STEPS, "final_model": "average", "average_last": 2}
+    how = {"max_steps": STEPS, "final_model": "average"}
     recipe = tiny_tasks.RECIPES["language-modelling"](place)
     data = {**recipe["data"], **DATA[request.param]}
     tiny_tasks.write_recipe("language-modelling", place, data=data, training=how)
@@ -184,7 +184,7 @@ COURSES = {
     "takes turns": ("mae", {**MAE, "max_steps": 9, "log_every": 3, "evaluate_every": 3}),
     "averages": (
         "weighted",
-        {"precision": "bf16", "final_model": "average", "average_last": 2, "log_every": 5}
+        {"precision": "bf16", "final_model": "average", "log_every": 5}
         | {"max_steps": 15, "evaluate_every": 4},
     ),
 }

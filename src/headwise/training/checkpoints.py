@@ -51,19 +51,19 @@ def read_checkpoint(checkpoint: Path) -> tuple[dict[str, Tensor], dict[str, Any]
 
 def last_readable(folder: Path, say: Callable[[str, str], None]) -> Path | None:
     """Returns the last checkpoint that can be read; those after it are set aside, which is said."""
-    *earlier, last = [None, *checkpoints(folder)]
-    if last is None:
-        return None
-    try:
-        read_checkpoint(last)
-        return last
-    except ValueError as error:
-        goes_on = f"goes on from {earlier[-1].name}" if earlier[-1] else "begins anew"
-        say(f"{last.name} cannot be used ({error}): the run {goes_on}", "yellow")
+    found = checkpoints(folder)
+    while found:
+        last = found.pop()
+        try:
+            read_checkpoint(last)
+            return last
+        except ValueError as error:
+            goes_on = f"goes on from {found[-1].name}" if found else "begins anew"
+            say(f"{last.name} cannot be used ({error}): the run {goes_on}", "yellow")
         aside = last.with_name(f"damaged-{last.name}")
         remove(aside)
         last.rename(aside)
-        return last_readable(folder, say)
+    return None
 
 
 def remove_superseded(
@@ -72,8 +72,7 @@ def remove_superseded(
     """Removes all checkpoints but the latest ones of validations, the best one and the last one."""
     found = checkpoints(folder)
     regular = [p for p in found if step_of(p) % settings.evaluate_every == 0 or step_of(p) == total]
-    latest = max(settings.keep_checkpoints, settings.average_last)
-    for path in set(found) - {*found[-1:], *regular[-latest:]}:
+    for path in set(found) - {*found[-1:], *regular[-settings.keep_checkpoints :]}:
         if step_of(path) != best_step:
             path.rename(partial_path(path))  # so that none is there in part
             remove(partial_path(path))
@@ -87,7 +86,8 @@ def write_model(
     `save_beside` writes into its folder what belongs to the model, such as a tokenizer.
     """
     found = checkpoints(folder)
-    chosen = found[-settings.average_last :] if settings.final_model == "average" else found[-1:]
+    number = settings.keep_checkpoints if settings.final_model == "average" else 1
+    chosen = found[-number:]
     state = torch.load(found[-1] / STATE, map_location="cpu", weights_only=True, mmap=True)
     best_step = json.loads(state["progress"])["best_step"]
     if settings.final_model == "best" and best_step is not None:
@@ -113,6 +113,7 @@ def random_states() -> dict[str, Any]:
 
 
 def set_random_states(states: dict[str, Any]) -> None:
+    """Has the draws of this process go on as they were going on then."""
     torch.set_rng_state(states["torch"])
     if states["cuda"] is not None and torch.cuda.is_available():
         torch.cuda.set_rng_state(states["cuda"])

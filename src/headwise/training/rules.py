@@ -14,11 +14,11 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from headwise.heads.rules import Moment, Rule, UntrainedRuleWarning, rule_settings
-from headwise.heads.system import System, auxiliary_loss
+from headwise.heads.system import System
 from headwise.messages import cut
 from headwise.models.inspect import place
 from headwise.models.parameters import decayed_parameters
-from headwise.models.plan import rule_name, system_name
+from headwise.models.plan import rule_name
 from headwise.ops.checks import did_you_mean
 
 
@@ -34,7 +34,8 @@ class TrainingRules:
 
     Attributes:
         rules: the rules by the names of the systems that have them.
-        step: number of optimizer steps taken. A loop that goes on with a training sets it.
+        step: number of optimizer steps taken. A loop that goes on with a training sets it: rules
+            have no other state.
 
     Raises:
         ValueError: settings of a system that has no rule in the model, or that do not fit.
@@ -64,22 +65,17 @@ class TrainingRules:
         self.model, self.total_steps, self.step = model, total_steps, 0
         self.steps_per_epoch, self.rules = steps_per_epoch, dict[str, Rule]()
         self._is_prepared = False
-        left, known = dict(settings or {}), list[str]()
+        left = dict(settings or {})
         for kind, systems in rules_in(model).items():
-            kinds = [type(system) for system in systems.values()]
-            names = list(dict.fromkeys([*map(rule_name, kinds), *map(system_name, kinds)]))
-            known += names
-            given = [left.pop(name) for name in names if name in left] or [{}]
-            if len(given) > 1:
-                both = " and ".join(names)
-                raise ValueError(f"settings name {both}, which have one rule: expected one of them")
-            chosen = rule_settings(names[0], kind, given[0])
+            name = rule_name(type(next(iter(systems.values()))))
+            chosen = rule_settings(name, kind, left.pop(name, {}))
             chosen.check(total_steps)
-            self.rules[names[0]] = kind(model, systems, chosen)
+            self.rules[name] = kind(model, systems, chosen)
         for name in left:
+            known = ", ".join(self.rules) or "none has one"
             raise ValueError(
                 f"settings name {name!r}, expected some of the systems of the model with a rule of "
-                f"training: {', '.join(known) or 'none has one'}{did_you_mean(name, known)}"
+                f"training: {known}{did_you_mean(name, self.rules)}"
             )
 
     @property
@@ -93,12 +89,7 @@ class TrainingRules:
         """Whether `DistributedDataParallel` needs `find_unused_parameters=True`, as with MAE."""
         return any(p.requires_grad for r in self.rules.values() for p in r.without_optimizer())
 
-    def parameter_groups(
-        self,
-        lr: float,
-        weight_decay: float = 0.0,
-        factor: Callable[[str], float] = lambda name: 1.0,
-    ) -> list[dict[str, Any]]:
+    def parameter_groups(self, lr: float, weight_decay: float = 0.0) -> list[dict[str, Any]]:
         """Groups for an optimizer: decayed parameters, others, and those of the rules.
 
         What is frozen, or moved by a rule without the optimizer, is in none.
@@ -106,20 +97,21 @@ class TrainingRules:
         Args:
             lr: learning rate of all but the rules' own groups, which have rates of their own.
             weight_decay: of matrices and embeddings, except what a system names in `no_decay`.
-            factor: of the learning rate of a parameter, by its name: for rates by layer.
         """
         # A parameter that two systems share stands in a group once.
         own = [list(dict.fromkeys(rule.own_group())) for rule in self.rules.values()]
         apart = [rule.without_optimizer() for rule in self.rules.values()]
-        placed = {id(p) for parameters in own + apart for p in parameters}
-        decayed = {id(p) for p in decayed_parameters(self.model)}
-        others: dict[tuple[float, float], list[nn.Parameter]] = {}
-        for name, p in self.model.named_parameters():
-            if p.requires_grad and id(p) not in placed:
-                decay = weight_decay if id(p) in decayed else 0.0
-                others.setdefault((decay, lr * factor(name)), []).append(p)
-        groups = sorted(others.items(), reverse=True) + [((0.0, lr), ps) for ps in own if ps]
-        return [{"params": ps, "weight_decay": decay, "lr": r} for (decay, r), ps in groups]
+        placed = {p for parameters in own + apart for p in parameters}
+        others = [p for p in self.model.parameters() if p.requires_grad and p not in placed]
+        decayed = set(decayed_parameters(self.model))
+        with_decay = [p for p in others if p in decayed]
+        groups = [with_decay, [p for p in others if p not in decayed], *own]
+        decays = [weight_decay] + [0.0] * len(groups)
+        return [
+            {"params": parameters, "weight_decay": decay, "lr": lr}
+            for parameters, decay in zip(groups, decays, strict=False)
+            if parameters
+        ]
 
     def attach(self, optimizer: Any) -> Any:
         """Has an optimizer follow these rules, and no others, at each step; returns it.
@@ -161,8 +153,7 @@ class TrainingRules:
                 names = ", ".join(name for name, p in self.model.named_parameters() if id(p) in own)
                 raise ValueError(
                     f"the optimizer has no group of {cut(names)} alone, which {type(rule).__name__}"
-                    f" needs: expected one made of rules.parameter_groups(lr=...), whose `factor` "
-                    f"divides a model further"
+                    f" needs: expected one made of rules.parameter_groups(lr=...)"
                 )
             found += [(rule, group) for group in groups]
         return found
@@ -187,14 +178,6 @@ class TrainingRules:
         for rule in self.rules.values():
             rule.before_step(self.moment, losses)
         self._is_prepared = True
-
-    def state_dict(self) -> dict[str, int]:
-        """What a checkpoint has to keep: how many steps were taken."""
-        return {"step": self.step}
-
-    def load_state_dict(self, state: Mapping[str, int]) -> None:
-        """Goes on where `state_dict` was taken."""
-        self.step = state["step"]
 
     def record(self) -> dict[str, float]:
         """What the rules follow over the training: `alpha encoder_self.2/5` is that of unit 5."""
@@ -303,12 +286,6 @@ class RulesMixin:
             self.rules.step = self.state.global_step
             self.rules.before_step(lambda: self._losses(batches, items))
         loss: Tensor = super().training_step(*args, **kwargs)  # type: ignore[misc]
-        if self.label_smoother is not None and auxiliary_loss(self.model).requires_grad:
-            raise ValueError(
-                "with label_smoothing_factor the Trainer leaves out the losses that systems of the "
-                "model add: set label_smoothing in the model's config instead, or give a "
-                "compute_loss_func that adds headwise.auxiliary_loss(model)"
-            )
         return loss
 
     def _losses(self: Any, batches: Sequence[Any], items: Any) -> Iterator[Tensor]:

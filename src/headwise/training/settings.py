@@ -69,10 +69,9 @@ class TrainingSettings(Settings):
     gradients."""
     clip_norm: float = Field(0.0, ge=0)
     """Largest norm of the gradients; 0 does not clip them."""
-    precision: Literal["auto", "float32", "tf32", "bf16"] = "auto"
+    precision: Literal["auto", "float32", "bf16"] = "auto"
     """Precision of matrix products. `auto`: bf16 where the GPU has it, else float32. With `bf16`
-    (autocast) weights stay in float32. With `tf32` a GPU that has it rounds the factors of float32
-    products to 10 bits; elsewhere it is float32."""
+    (autocast) weights stay in float32."""
     compile: bool = False
     """Whether training runs the model as torch.compile makes it: faster on a GPU, after minutes of
     compiling. Losses are the same up to rounding. Validation runs it as it is written."""
@@ -98,18 +97,15 @@ class TrainingSettings(Settings):
     project `headwise`."""
     snapshots: bool = True
     """Whether each validation, and the start of the run, also records what the systems of heads
-    decide on a few sequences of the validation part: entropy, shares, and what explains the
-    decisions. It changes nothing else."""
+    decide on a few sequences: entropy, shares, and what explains the decisions."""
     patience: Count | None = None
     """Number of validations in a row without a new best loss after which the run stops early. By
     default it never does. Schedules still follow max_steps or epochs."""
     keep_checkpoints: Count = 2
-    """How many of the latest checkpoints stay, beside the best one and those of an average."""
-    average_last: int = Field(0, ge=0)
-    """With `final_model: average`, how many last checkpoints are averaged, or all of fewer."""
+    """How many of the latest checkpoints stay, beside the best one."""
     final_model: Literal["best", "last", "average"] = "best"
     """Which weights are evaluated and kept: those of the best validation loss, the last ones, or
-    an average."""
+    the average of the `keep_checkpoints` latest checkpoints, or of all if there are fewer."""
     rules: dict[str, Any] = Field(default={}, validate_default=True)
     """Settings of what systems do in training beyond gradient descent: the name of a system, or
     `module:Class` of your own, then its settings: `{mae: {unit: steps, period: 2}}`. `headwise
@@ -120,32 +116,23 @@ class TrainingSettings(Settings):
     def _of_all_rules(cls, given: dict[str, Any]) -> "dict[str, RuleSettings]":
         """Those not given too: the recipe of a run has all values, whatever defaults become."""
         from headwise.heads.rules import rule_settings
-        from headwise.models.plan import rule_name, rules_by_name, system_class
+        from headwise.models.plan import rules_by_name, system_class
 
         rules = {n: rule for n, rule in rules_by_name().items() if rule.settings_class.model_fields}
-        for name in given:
-            system = system_class(name)
-            if system.rule is None or not system.rule.settings_class.model_fields:
+        for name in given.keys() - rules.keys():
+            rule = system_class(name).rule
+            if rule is None or not rule.settings_class.model_fields:
                 raise ValueError(
                     f"{name} has no rule of training with settings, expected some of "
                     f"{', '.join(rules)}, or module:Class of your own system that has one"
                 )
-            if (usual := rule_name(system)) != name:
-                raise ValueError(
-                    f"{name} has the rule of {usual}: give its settings under that name"
-                )
-            rules[name] = system.rule
+            rules[name] = rule
         return {n: rule_settings(n, rule, given.get(n, {})) for n, rule in rules.items()}
 
     @model_validator(mode="after")
     def _check(self) -> Self:
         if (self.max_steps is None) == (self.epochs is None):
             raise ValueError("expected exactly one of max_steps and epochs")
-        if (self.final_model == "average") != bool(self.average_last) or self.average_last == 1:
-            raise ValueError(
-                f"average_last is {self.average_last} and final_model is {self.final_model}: "
-                f"expected average_last of at least 2 with final_model: average, and none else"
-            )
         for name, settings in self.rules.items() if self.max_steps else ():
             try:
                 settings.check(self.max_steps)

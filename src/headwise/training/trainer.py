@@ -36,7 +36,7 @@ from headwise.training.checkpoints import (
     remove_superseded,
     set_random_states,
 )
-from headwise.training.loss import aside_of_training, mean_loss, on_device, own_draws
+from headwise.training.loss import aside_of_training, mean_loss, on_device
 from headwise.training.rules import rules_in, training_rules
 from headwise.training.settings import TrainingSettings
 from headwise.training.watching import StopSignal, Watch
@@ -74,7 +74,8 @@ class Trainer:
         settings, folder: how to train, and where checkpoints go.
         accelerator: of `accelerator_for`.
         measure: figures of the model to follow beside the validation loss, by name. The main
-            process alone calls it, before the first step and at each validation.
+            process alone calls it, before the first step and at each validation; nobody does where
+            processes divide the model.
         label, console: of the bar.
     """
 
@@ -91,15 +92,12 @@ class Trainer:
         label: str = "training",
         console: Console | None = None,
     ) -> None:
-        torch.set_float32_matmul_precision("high" if settings.precision == "tf32" else "highest")
         self._settings, self._folder, self._accelerator = settings, folder, accelerator
         self._train, self._validation = train, validation
-        self._measure = measure
         self._is_main, self._world = accelerator.is_main_process, accelerator.num_processes
-        precision, device = settings.precision, accelerator.device.type
-        if precision == "auto" and device == "cuda":  # some that lack bf16 emulate it, slowly
-            precision = "bf16" if torch.cuda.is_bf16_supported(False) else "float32"
-        halves = precision == "bf16"
+        device, halves = accelerator.device.type, settings.precision == "bf16"
+        if settings.precision == "auto" and device == "cuda":  # some emulate bf16, slowly
+            halves = torch.cuda.is_bf16_supported(including_emulation=False)
         self._autocast = partial(torch.autocast, device, torch.bfloat16, enabled=halves)
         shown = (console or Console(stderr=True)) if self._is_main else Console(quiet=True)
         self._watch = Watch(label, shown, folder if self._is_main else None)
@@ -110,9 +108,10 @@ class Trainer:
         self._loss_sum = torch.zeros((), device=accelerator.device)  # since the last record
         if settings.gradient_checkpointing:
             model.activation_checkpointing_enable()
-        self._kind, self._bare = type(model), model  # without wrappers
-        self._is_divided = settings.fsdp and self._world > 1
-        if self._is_divided:
+        self._bare = model  # without wrappers
+        is_divided = settings.fsdp and self._world > 1
+        self._measure = None if is_divided else measure
+        if is_divided:
             _divide(model, accelerator.device)
         model.to(accelerator.device)
         held, given = rules_in(model), settings.rules.items()  # a recipe has those of all
@@ -131,7 +130,7 @@ class Trainer:
         else:
             betas, epsilon = settings.adam_betas, settings.adam_epsilon
             self._optimizer = torch.optim.AdamW(groups, betas=betas, eps=epsilon, fused=True)
-        if self._world > 1 and not self._is_divided and self._now.total:
+        if self._world > 1 and not is_divided and self._now.total:
             accelerator.ddp_handler = accelerate.utils.DistributedDataParallelKwargs(
                 find_unused_parameters=self._rules.leaves_out_gradients,
                 broadcast_buffers=False,  # `_step` does so, for steps of rules too
@@ -204,7 +203,6 @@ class Trainer:
         now, settings, device = self._now, self._settings, self._accelerator.device
         group = [next(batches) for _ in range(settings.gradient_accumulation)]
         # Counted before they go to the device, for which nobody has to wait then.
-        self._watch.tokens += sum(map(_tokens, group)) * self._world
         of_group = sum(int((batch["labels"] != IGNORED_LABEL).sum()) for batch in group)
         labels = self._sum(of_group).clamp(min=1)
         group = [on_device(batch, device) for batch in group]
@@ -276,20 +274,11 @@ class Trainer:
         now.ended = not is_patient or not math.isfinite(loss)  # later steps mend no weights
 
     def _measured(self) -> dict[str, float]:
-        """What the main process measures of the model, of which it may have a part."""
-        if self._measure is None:
+        """What the main process measures of the model."""
+        if self._measure is None or not self._is_main:
             return {}
-        model = self._bare
-        if self._is_divided:
-            weights = self._collected(model.state_dict())
-            with own_draws():
-                model = self._kind(model.config).to(model.dtype)
-            if self._is_main:
-                model.load_state_dict(weights)
-        if not self._is_main:
-            return {}
-        with aside_of_training(model.to(self._accelerator.device)), self._autocast():
-            return self._measure(model)
+        with aside_of_training(self._bare), self._autocast():
+            return self._measure(self._bare)
 
     def _tell_why_it_ended(self) -> None:
         now = self._now
@@ -398,10 +387,3 @@ def _divide(model: nn.Module, device: torch.device) -> None:
     for part in (*reversed(layers), model):  # what is inside of others goes first
         # The model itself too: rules then find all parameters divided while nothing is computed.
         fully_shard(part, mesh=mesh, reshard_after_forward=True)
-
-
-def _tokens(batch: Batch) -> int:
-    """Tokens of a batch, padding apart: those read and those predicted."""
-    read = int(batch["attention_mask"].sum()) if "attention_mask" in batch else 0
-    labels = batch["labels"]
-    return read if labels.is_floating_point() else read + int((labels != IGNORED_LABEL).sum())

@@ -43,13 +43,12 @@ def last_progress(folder: Path) -> dict[str, Any] | None:
 
 
 def figures_of(progress: Mapping[str, Any]) -> str:
-    """Returns losses and speed for a bar.
+    """Returns losses for a bar.
 
-    >>> figures_of({"loss": 2.214, "eval_loss": 2.5, "tokens_per_second": 1234.5})
-    'loss 2.21 valid 2.50 1,234 tokens/s'
+    >>> figures_of({"loss": 2.214, "eval_loss": 2.5})
+    'loss 2.21 valid 2.50'
     """
     texts = {"loss": "loss {:.2f}", "eval_loss": "valid {:.2f}"}
-    texts["tokens_per_second"] = "{:,.0f} tokens/s"
     return " ".join(text.format(progress[key]) for key, text in texts.items() if key in progress)
 
 
@@ -79,21 +78,17 @@ def say(console: Console, text: str, style: str | None = None) -> None:
 
 
 class Watch:
-    """Shows a training: by a bar or, where the console is no terminal, by lines; and in a file.
-
-    Attributes:
-        tokens: how many it has been trained on since it was started.
-    """
+    """Shows a training: by a bar or, where the console is no terminal, by lines; and in a file."""
 
     def __init__(self, label: str, console: Console, folder: Path | None) -> None:
         self._label, self._console, self._folder = label, console, folder
         self._progress: dict[str, Any] = {}
-        self.tokens, self._started, self._written = 0, 0.0, 0.0
+        self._written = 0.0  # when
 
     @contextmanager
     def over(self, step: int, total: int) -> Iterator[None]:
         """Shows a training of `total` steps, of which `step` are taken, while it is open."""
-        self._progress, self._started = {"step": step, "total": total}, time.monotonic()
+        self._progress = {"step": step, "total": total}
         if not self._console.is_terminal:
             begins = f"goes on from step {step:,}" if step else "begins"
             self.say(f"training {begins}, {total:,} steps in all")
@@ -105,8 +100,6 @@ class Watch:
         """Shows what is known by now: `step`, `loss` or `eval_loss`."""
         now, progress = time.monotonic(), self._progress
         progress |= known
-        if self.tokens:
-            progress["tokens_per_second"] = self.tokens / max(1e-9, now - self._started)
         figures = figures_of(progress)
         self._bars.update(self._task, completed=progress["step"], figures=figures)
         if "eval_loss" in known and not self._console.is_terminal:
