@@ -7,8 +7,6 @@ import sys
 
 def main() -> None:
     """Runs the command of `sys.argv`."""
-    if os.environ.get("COLUMNS") == "0":  # of a terminal that does not know its width
-        del os.environ["COLUMNS"]
     # A letter that the terminal's encoding has not must not end a command after all its work.
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):

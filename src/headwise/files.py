@@ -26,22 +26,20 @@ def written_whole(path: Path) -> Iterator[Path]:
         An unused path in the same folder, at which the caller writes the file or makes the folder.
         At the end it is renamed to `path`. After an error it is removed, and `path` is unchanged.
     """
-    partial = partial_path(path)
+    partial, replaced = partial_path(path), path.with_name(f"{_REPLACED}{path.name}")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        _end_replacement(path)
-        remove(partial)
+        clear_leftovers([replaced, partial])
         yield partial
         for each in (partial, *partial.rglob("*")):
             _sync(each)
         if partial.is_dir() and os.path.lexists(path):
             # A folder cannot be renamed to the name of another that has files.
-            path.rename(_aside(path))
+            path.rename(replaced)
         partial.replace(path)
         _sync(path.parent)
     finally:
-        _end_replacement(path)
-        remove(partial)
+        clear_leftovers([replaced, partial])
 
 
 def write_text(path: Path, text: str) -> None:
@@ -66,8 +64,15 @@ def clear_leftovers(paths: Iterable[Path]) -> None:
     That is what they have written in part, and what a folder of theirs was to take the place of.
     """
     for path in paths:
-        if path.name.startswith(_REPLACED):
-            _end_replacement(path.with_name(path.name.removeprefix(_REPLACED)))
+        if path.name.startswith(_REPLACED) and os.path.lexists(path):
+            whole = path.with_name(path.name.removeprefix(_REPLACED))
+            if os.path.lexists(whole):
+                # Under its new name it is not put back if this process is killed meanwhile.
+                remove(partial_path(whole))
+                path.rename(partial_path(whole))
+                remove(partial_path(whole))
+            else:
+                path.rename(whole)
         elif path.name.startswith(_PARTIAL):
             remove(path)
 
@@ -78,24 +83,6 @@ def remove(path: Path) -> None:
         shutil.rmtree(path, ignore_errors=True)
     else:
         path.unlink(missing_ok=True)
-
-
-def _aside(path: Path) -> Path:
-    """The name of what stood at a path, until a folder has taken its place."""
-    return path.with_name(f"{_REPLACED}{path.name}")
-
-
-def _end_replacement(path: Path) -> None:
-    """Removes what has made room for a folder, or puts it back if the folder never came."""
-    if not os.path.lexists(_aside(path)):
-        return
-    if not os.path.lexists(path):
-        _aside(path).rename(path)
-        return
-    # Under its new name it is not put back if this process is killed before all of it is removed.
-    remove(partial_path(path))
-    _aside(path).rename(partial_path(path))
-    remove(partial_path(path))
 
 
 def _sync(path: Path) -> None:

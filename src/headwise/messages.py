@@ -6,8 +6,6 @@ from collections.abc import Iterable
 from headwise.ops.checks import did_you_mean
 
 _LONGEST = 200  # characters of a value in a message
-# The first bytes of compressed files that are not read, and what unpacks them.
-_OTHER_PACKERS = {b"BZh": "bunzip2", b"\xfd7zXZ\0": "unxz", b"\x28\xb5\x2f\xfd": "unzstd"}
 
 
 def one_of(name: object, known: Iterable[str]) -> str:
@@ -40,12 +38,6 @@ def how_to_convert(file: bytes) -> str:
         return "Convert it by `iconv -f UTF-16 -t UTF-8`."
     if file.startswith(b"\x1f\x8b"):
         return "It is gzip: unpack it by `gunzip`, or, if it is data, end its name in .gz."
-    for begin, unpack in _OTHER_PACKERS.items():
-        if file.startswith(begin):
-            return (
-                f"It is compressed: unpack it by `{unpack}`, or, if it is data, compress it by "
-                f"gzip and end its name in .gz."
-            )
     if b"\0" in file:
         return "It has bytes that are zero, so that it is no text, or has been converted wrongly."
     return "Convert it, for example with `iconv -f LATIN1 -t UTF-8`."

@@ -1,7 +1,8 @@
 """The base of all settings that recipes give, and how they are merged."""
 
-from collections.abc import Iterator, Mapping
-from typing import Any, get_args
+import re
+from collections.abc import Mapping
+from typing import Any
 
 from pydantic import BaseModel, ConfigDict, model_validator
 
@@ -21,20 +22,11 @@ class Settings(BaseModel):
         if not isinstance(given, Mapping):
             return given
         for name, field in cls.model_fields.items():
-            kinds = set(_kinds(field.annotation))
-            takes_numbers_alone = kinds & {int, float} and bool not in kinds
-            value = given.get(name)
-            if takes_numbers_alone and isinstance(value, bool):  # pydantic would take true for 1
+            kinds, value = re.findall(r"\w+", str(field.annotation)), given.get(name)
+            if isinstance(value, bool) and {"int", "float"} & {*kinds} and "bool" not in kinds:
+                # pydantic would take true for 1
                 raise ValueError(f"{name} is {str(value).lower()}, expected a number")
         return given
-
-
-def _kinds(annotation: Any) -> Iterator[Any]:
-    """Yields a type and those that it is made of, such as `int` of `Annotated[int, ...] | None`."""
-    yield annotation
-    for inner in get_args(annotation):
-        if isinstance(inner, type) or get_args(inner):
-            yield from _kinds(inner)
 
 
 class FrozenSettings(Settings):

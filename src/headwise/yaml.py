@@ -15,7 +15,7 @@ _Writer: Any = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
 _MEANINGS = (
     ("bool", r"true|True|TRUE|false|False|FALSE", "tTfF"),
     ("null", r"~|null|Null|NULL|", ["~", "n", "N", ""]),
-    ("int", r"[-+]?[0-9]+|0o[0-7]+|0x[0-9a-fA-F]+", "-+0123456789"),
+    ("int", r"[-+]?[0-9]+", "-+0123456789"),
     ("float", r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?", "-+.0123456789"),
     ("float", r"[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)", "-+."),
     ("merge", r"<<", "<"),  # of YAML 1.1, for what several mappings share
@@ -31,8 +31,7 @@ class _Dumper(_Writer):
 
 
 def _whole_number(loader: Any, node: Any) -> int:
-    text = loader.construct_scalar(node)
-    return int(text, {"0o": 8, "0x": 16}.get(text[:2], 10))
+    return int(loader.construct_scalar(node))
 
 
 for _tag, _pattern, _first in _MEANINGS:

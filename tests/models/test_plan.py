@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from support.tiny_models import PLANS, config, model, systems_of, tokens
 
 import headwise as hw
+from headwise.models.parameters import decayed_parameters
 
 CLASSES = {
     "standard": hw.MultiHeadAttention,
@@ -177,3 +178,14 @@ def test_numbers_of_parameters():
     with torch.device("meta"):
         baseline = hw.SpeechEnhancer(hw.SpeechEnhancerConfig())
     assert parameters(baseline) == pytest.approx(6e6, rel=0.03)
+
+
+def test_weight_decay_spares_what_a_system_names():
+    """Beside biases, norms and vectors: the norms of mechanisms are matrices that start as ones."""
+    layer = systems_of(build(PLANS["tim"]))["encoder_self", 0]
+    assert layer.no_decay
+    decayed = {id(parameter) for parameter in decayed_parameters(layer)}
+    named = dict(layer.named_parameters())
+    spared = [name for name, parameter in named.items() if id(parameter) not in decayed]
+    assert all(name in spared for name in named if name.startswith(layer.no_decay))
+    assert any(named[name].dim() > 1 for name in spared) and len(spared) < len(named)

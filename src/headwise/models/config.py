@@ -113,8 +113,8 @@ class TransformerConfig(PreTrainedConfig):
         for kind, name in (("learned", "max_positions"), ("rotary", "rope_parameters")):
             if self.positions != kind and getattr(self, name) is not None:
                 raise ValueError(
-                    f"{name} is {getattr(self, name)} and positions is {self.positions!r}, which "
-                    f"has none: leave {name} out, or set positions to {kind!r}"
+                    f"{name} is {getattr(self, name)} and positions is {self.positions!r}: leave "
+                    f"{name} out, or set positions to {kind!r}"
                 )
         turns = copy.deepcopy(self.rope_parameters)
         self.rope_parameters = {}  # transformers fills in what it would need
@@ -152,10 +152,11 @@ class TransformerConfig(PreTrainedConfig):
     def attention_options(self) -> dict[str, Any]:
         """What the model settles for the attention of every system, as constructors take it."""
         sizes = {"head_dim": self.head_dim, "num_key_value_heads": self.num_key_value_heads}
-        settled: Any = {name: size for name, size in sizes.items() if size is not None}
-        settled |= {"num_heads": self.num_heads, "dropout": self.attention_dropout}
+        settled: Any = {"num_heads": self.num_heads, "dropout": self.attention_dropout}
         settled |= {"bias": self.bias, "qk_norm": self.qk_norm}
-        return settled | ({"norm_eps": self.norm_eps} if self.qk_norm else {})
+        settled |= {"norm_eps": self.norm_eps} if self.qk_norm else {}
+        sizes = {"head_dim": self.head_dim, "num_key_value_heads": self.num_key_value_heads}
+        return settled | {name: size for name, size in sizes.items() if size is not None}
 
     def rotary_rates(self, head_dim: int) -> tuple[Tensor, float]:
         """The rates at which heads of a width are turned, and what their turns are multiplied by;
@@ -165,9 +166,8 @@ class TransformerConfig(PreTrainedConfig):
             ValueError: `rope_parameters` do not fit heads of this width, or lack something.
         """
         given = dict(self.rope_parameters or {})
-        for name in given.keys() - RopeParameters.__annotations__.keys():
-            hint = did_you_mean(name, RopeParameters.__annotations__)
-            raise ValueError(f"rope_parameters has {name!r}, which no rope_type reads{hint}")
+        for name in given:
+            one_of(rope_parameters=(name, tuple(RopeParameters.__annotations__)))
         one_of(rope_type=(given["rope_type"], ("default", "linear", "llama3", "yarn")))
         width = int(head_dim * given.get("partial_rotary_factor", 1.0))
         if not 0 < width <= head_dim or width % 2:
@@ -199,15 +199,15 @@ class TransformerConfig(PreTrainedConfig):
                 if self.positions == "rotary" and site != "decoder_cross" and heads:
                     self.rotary_rates(heads[0].head_dim)
 
-    # transformers has these for models whose heads divide their width, and that it knows.
+    # transformers asks these of models whose heads divide their width, and that it knows.
     def validate_architecture(self) -> None:
-        """Asks nothing: transformers would ask for heads that divide the width of the model."""
+        pass
 
     def validate_rope(self) -> None:
-        """`rotary_rates` says what does not fit."""
+        pass
 
     def validate_output_attentions(self) -> None:
-        """Attention weights are computed beside what the kernel computes."""
+        pass
 
 
 @strict
@@ -274,9 +274,8 @@ class CausalLMConfig(LanguageModelConfig):
         if self.adaptive_cutoffs is not None:
             if not self.share_embeddings or self.label_smoothing:
                 raise ValueError(
-                    f"share_embeddings is {self.share_embeddings} and label_smoothing is "
-                    f"{self.label_smoothing}, expected True and 0 with adaptive_cutoffs: the "
-                    f"adaptive softmax shares all weights, and smoothes no losses"
+                    "the adaptive softmax (adaptive_cutoffs) shares all weights and smoothes no "
+                    "losses: leave share_embeddings and label_smoothing out"
                 )
             self.tie_word_embeddings = False  # one module is both
 
@@ -335,8 +334,8 @@ class SequenceClassifierConfig(StackConfig):
         outputs = len(self.label2id or ())  # of names that differ
         if outputs != self.num_labels or (self.problem == "regression" and outputs != 1):
             raise ValueError(
-                f"classes are {list(self.id2label.values())}, expected each name once, and one "
-                f"output if problem is 'regression', for which leave classes and num_labels out"
+                f"classes are {list(self.id2label.values())}, expected each name once, and none if "
+                f"problem is 'regression'"
             )
 
 
@@ -430,8 +429,7 @@ class SpeechEnhancerConfig(StackConfig):
         if not 0 <= self.lookahead <= convolutions or self.floor <= 0:
             raise ValueError(
                 f"lookahead is {self.lookahead} and floor is {self.floor}, expected 0 to "
-                f"{convolutions}, a frame for each convolution, and a positive number, since the "
-                f"magnitude of silence is 0, which has no logarithm"
+                f"{convolutions}, a frame for each convolution, and a positive number"
             )
 
     @property

@@ -361,15 +361,7 @@ class Seq2SeqLM(HeadwiseModel, DecodingGenerationMixin):
         self.encoder.embedding = value
 
     def resize_token_embeddings(self, *args: Any, **kwargs: Any) -> nn.Module:
-        """As in transformers, for a vocabulary that source and target share."""
-        if self.config.share_embeddings != "all":
-            raise ValueError(
-                f"share_embeddings is {self.config.share_embeddings!r}, expected 'all': with two "
-                f"vocabularies it is not clear which to resize"
-            )
-        embeddings: nn.Module = super().resize_token_embeddings(*args, **kwargs)
-        self.config.target_vocab_size = self.config.vocab_size
-        return embeddings
+        raise NotImplementedError("a model of two vocabularies does not resize its embeddings")
 
     def prepare_decoder_input_ids_from_labels(self, labels: Tensor) -> Tensor:
         """The decoder's input: the labels, shifted to the right by one position."""

@@ -178,14 +178,13 @@ class HeadwiseModel(PreTrainedModel):
       scales it as its own.
     - `attention_mask`: 1 at tokens and 0 at padding, which may be on either side, `(batch, time)`;
       behind a cache `(batch, cached + time)`.
+      A token's position is the number of tokens before it, padding left out; several texts in one
+      row would see one another.
     - `labels`: what is to be predicted, and -100 where nothing is.
     - `num_items_in_batch`: by what the sum of the labels' losses is divided; by default the number
       of labels that are not -100.
     - `cache`, `use_cache`: the cache of earlier calls in a decoding, to which this call adds; and
       whether to return one, which is new if none is given.
-    - `position_ids`: positions of the tokens, `(batch, time)`; by default a token's position is the
-      number of tokens before it, padding left out. Several texts in one row would see one another,
-      and are refused.
     - `output_attentions`, `output_hidden_states`: whether to return them.
     """
 
@@ -339,7 +338,6 @@ class Stack(HeadwiseModel):
         attention_mask: Tensor | None = None,
         cache: "DecodingCache | None" = None,
         inputs_embeds: Tensor | None = None,
-        position_ids: Tensor | None = None,
         encoder_hidden_states: Tensor | None = None,
         encoder_attention_mask: Tensor | None = None,
         output_attentions: bool | None = None,
@@ -372,7 +370,7 @@ class Stack(HeadwiseModel):
             )
         seen = 0 if cache is None else cache.get_seq_length()
         padding = padding_of(attention_mask, words, seen)
-        positions = self._positions(words, padding, seen, position_ids)
+        positions = self._positions(words, padding, seen)
         turns = {width: Rotary(positions, *rates) for width, rates in self.rates.items()}
         # What the attentions of all layers are called with; below models, True is padding.
         of_self: dict[str, Any] = {"key_padding_mask": padding, "need_weights": shows}
@@ -405,27 +403,17 @@ class Stack(HeadwiseModel):
         )
         return output if losses is not None else self.finished(output, None, found)
 
-    def _positions(
-        self, words: Tensor, padding: Tensor | None, seen: int, positions: Tensor | None
-    ) -> Tensor:
+    def _positions(self, words: Tensor, padding: Tensor | None, seen: int) -> Tensor:
         """The positions of tokens, `(time,)` or `(batch, time)`; -1 before all tokens."""
-        if positions is not None and padding is None and (positions.diff(dim=-1) < 0).any():
-            raise ValueError(
-                "position_ids start anew within a row, as those of several texts in one row do, "
-                "which would see one another: give each text a row of its own"
-            )
         end, limit = seen + words.size(1), self.config.max_positions
-        may_exceed = limit and (positions is not None or end > limit)
-        if positions is None:
-            positions = torch.arange(seen, end, device=words.device)
-            if padding is not None:  # so that it does not matter on which side padding stands
-                positions = (~padding).cumsum(1)[:, seen:] - 1
+        positions = torch.arange(seen, end, device=words.device)
+        if padding is not None:  # so that it does not matter on which side padding stands
+            positions = (~padding).cumsum(1)[:, seen:] - 1
         # The greatest one is asked for last, since a GPU is waited for then.
-        length = int(positions.max()) + 1 if may_exceed and positions.numel() else 0
-        if limit and length > limit:
+        if limit and end > limit and positions.numel() and positions.max() >= limit:
             raise ValueError(
-                f"a sequence has {length} tokens, expected at most {limit}: the model has that "
-                f"many learned positions (max_positions); shorten it, or train another model"
+                f"a sequence has {int(positions.max()) + 1} tokens, expected at most {limit}: the "
+                f"model has that many learned positions (max_positions)"
             )
         return positions
 
@@ -466,7 +454,6 @@ class DecodingCache(Cache):
         return self.layers[index], cross
 
     def get_seq_length(self, layer_idx: int = 0) -> int:
-        """How many positions have been decoded."""
         return self.layers[layer_idx].get_seq_length()
 
 

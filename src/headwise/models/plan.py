@@ -93,14 +93,12 @@ def rules_by_name() -> dict[str, type[Rule]]:
 
 
 def rule_name(system: type[System]) -> str:
-    """The name under which a recipe has the settings of a system's rule of training.
-
-    It is that of the system which declares the rule, so that subclasses share its settings.
+    """The name under which a recipe has the settings of a system's rule of training: that of the
+    system which declares the rule, so that subclasses share its settings.
     """
-    for name, rule in rules_by_name().items():
-        if rule is system.rule:
-            return name
-    return system_name(next(base for base in system.__mro__ if "rule" in vars(base)))
+    names = (name for name, rule in rules_by_name().items() if rule is system.rule)
+    declares = next(base for base in system.__mro__ if "rule" in vars(base))
+    return next(names, system_name(declares))
 
 
 def layer_specs(plan: Plan, depths: Mapping[str, int]) -> dict[str, list[Spec]]:
@@ -117,23 +115,13 @@ def layer_specs(plan: Plan, depths: Mapping[str, int]) -> dict[str, list[Spec]]:
     >>> layer_specs({"encoder_self": {"system": "mae", "layers": [1]}}, {"encoder_self": 2})
     {'encoder_self': [{'system': 'standard'}, {'system': 'mae'}]}
     """
-    is_whole = isinstance(plan, str) or (isinstance(plan, Mapping) and "system" in plan)
+    is_whole = isinstance(plan, str) or "system" in plan
     if is_whole:
         kind = system_class(plan if isinstance(plan, str) else plan["system"])
         plan = {site: plan for site in depths if _where(kind, site, depths) == site}
-    if not isinstance(plan, Mapping):
-        raise ValueError(
-            f"attention is {plan!r}, expected the name of a system, a mapping with the key system, "
-            f"or one from sites ({', '.join(depths)}) to these"
-        )
     specs: dict[str, dict[int, Spec]] = {site: {} for site in depths}
     for site, listed in plan.items():
-        if site not in depths:
-            hint = f"; write {{system: {site}, layers: ...}}" if site in SYSTEMS else ""
-            raise ValueError(
-                f"attention names the site {site!r}, expected some of {', '.join(depths)}"
-                f"{hint or did_you_mean(site, depths)}"
-            )
+        one_of(**{"a site in attention": (site, tuple(depths))})
         for given in listed if isinstance(listed, list) else [listed]:
             layers, spec = _entry(site, given, depths)
             for layer in layers:
@@ -144,10 +132,16 @@ def layer_specs(plan: Plan, depths: Mapping[str, int]) -> dict[str, list[Spec]]:
     if lacking and (not is_whole or lacking == list(plan)):
         raise ValueError(
             f"attention.{lacking[0]}: {plan[lacking[0]]!r} stands in none of {depths[lacking[0]]} "
-            f"layers: its paper keeps the first two and the last standard, as does layers: middle; "
-            f"name layers, as in layers: [0], or make the stack deeper"
+            f"layers (its paper keeps the first two and the last standard): name layers, as in "
+            f"layers: [0]"
         )
-    _check_beside(specs)
+    for layer, spec in specs.get("decoder_self", {}).items():
+        beside = specs.get("decoder_cross", {}).get(layer, {}).get("system", "standard")
+        if system_class(spec["system"]).replaces == "layer" and beside != "standard":
+            raise ValueError(
+                f"attention.decoder_cross names {beside} in layer {layer}, all of which "
+                f"{spec['system']} takes the place of"
+            )
     standard = {"system": "standard"}
     return {
         site: [dict(specs[site].get(layer, standard)) for layer in range(depth)]
@@ -211,19 +205,18 @@ def _entry(site: str, given: Any, depths: Mapping[str, int]) -> tuple[list[int],
         )
     layers = spec.pop("layers", kind.layers)
     words = {"all": range(depth), "low": range(min(2, depth)), "middle": range(2, depth - 1)}
-    numbers = layers if isinstance(layers, Iterable) else [layers]
-    if isinstance(layers, str):
-        numbers = words.get(layers, [-1])
+    layers = [layers] if isinstance(layers, int) else layers
+    numbers = list(words.get(layers, [-1]) if isinstance(layers, str) else layers)
     if not all(type(layer) is int and 0 <= layer < depth for layer in numbers):
         raise ValueError(
-            f"attention.{site}.layers is {layers!r}, expected some of 0 to {depth - 1}, such as "
-            f"[0], or one of {', '.join(words)}"
+            f"attention.{site}.layers is {layers!r}, expected a list of some of 0 to {depth - 1}, "
+            f"or one of {', '.join(words)}"
         )
     preset = spec.pop("preset", None)
     if preset is not None:
         one_of(**{f"preset of {name}": (preset, tuple(kind.presets))})
         spec = {**kind.presets[preset], **spec}
-    return list(numbers), spec
+    return numbers, spec
 
 
 def _where(system: type[System], site: str, sites: Iterable[str]) -> str:
@@ -231,14 +224,3 @@ def _where(system: type[System], site: str, sites: Iterable[str]) -> str:
     of_layer = [other for other in sites if other.split("_")[0] == site.split("_")[0]]
     places = {"attention": site, "feed-forward": of_layer[-1], "layer": of_layer[0]}
     return places[system.replaces]
-
-
-def _check_beside(specs: Mapping[str, Mapping[int, Spec]]) -> None:
-    """Raises `ValueError` where something is named in a layer that another is the whole of."""
-    for layer, spec in specs.get("decoder_self", {}).items():
-        beside = specs.get("decoder_cross", {}).get(layer, {}).get("system", "standard")
-        if system_class(spec["system"]).replaces == "layer" and beside != "standard":
-            raise ValueError(
-                f"attention.decoder_cross names {beside} in layer {layer}, all of which "
-                f"{spec['system']} takes the place of: choose one of them, or other layers"
-            )
