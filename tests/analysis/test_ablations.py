@@ -55,7 +55,7 @@ ROWS = {  # of two layers: what changes all at once, and the units of each
     "mae": (6, {"expert": 4, "head": 4}),
     "moa": (4, {"expert": 5}),
     "tim": (4, {"mechanism": 2}),
-    "agreement": (3, {"head": 4}),
+    "agreement": (1, {"head": 4}),
 }
 
 

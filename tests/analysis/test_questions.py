@@ -1,5 +1,6 @@
 """Each question to decisions equals a loop of a few lines over them, whatever system decides."""
 
+import itertools
 import math
 from collections import defaultdict
 from statistics import fmean
@@ -15,7 +16,7 @@ from torch import nn
 
 import headwise as hw
 from headwise.analysis.decided import Decided, collect, look_at
-from headwise.analysis.questions import alike, entropy, explained, load, pmi, ranges
+from headwise.analysis.questions import alike, entropy, explained, load, pmi
 from headwise.tasks.task import Positions
 
 SIDES = ["left", "right"]
@@ -65,14 +66,6 @@ class Row(NamedTuple):
     weights: list[float]
     chosen: list[int] | None
 
-    @property
-    def goes(self) -> dict[int, float]:
-        """How much of the row goes to its chosen units, or to that of largest weight."""
-        if self.chosen is not None:
-            return dict.fromkeys(self.chosen, 1.0)
-        best = [unit for unit, weight in enumerate(self.weights) if weight == max(self.weights)]
-        return dict.fromkeys(best, 1 / len(best))
-
 
 def decisions(made: nn.Module, data: Any) -> dict[str, list[Row]]:
     """The rows of each system, by loops over what `hw.record` has."""
@@ -119,7 +112,7 @@ def test_what_a_row_is(asked):
         assert d.weights == near(np.array([row.weights for row in rows]))
         assert (d.chosen is None) == (rows[0].chosen is None)
         assert d.chosen is None or d.chosen.tolist() == [row.chosen for row in rows]
-        assert d.sequences == 12 and d.place.startswith(d.site) and d.word == "word"
+        assert d.sequences == 12 and d.place.startswith(d.site)
         if d.decides == "everything":
             assert len(d.rows) == 1
             continue
@@ -135,86 +128,60 @@ def test_what_a_row_is(asked):
             assert d.rows["position"].tolist() == [place for _, place, _ in at]
 
 
+def goes(d):
+    """What goes to each unit, a row at a time: 1 to the chosen ones, or to those that lead."""
+    if d.chosen is not None:
+        return np.array([[float(u in row) for u in range(len(d.weights.T))] for row in d.chosen])
+    leads = np.array([[float(w == max(row)) for w in row] for row in d.weights.tolist()])
+    return leads / leads.sum(1, keepdims=True)
+
+
 def test_entropy(asked):
-    for d, rows in asked:
-        each = [-sum(w * math.log(w) for w in row.weights if w > 0) for row in rows]
-        if min(min(row.weights) for row in rows) < 0:
-            each = [math.nan]  # of no distribution, as branches may have in a random model
+    for d, _ in asked:
+        each = np.array([-sum(w * math.log(w) for w in row if w > 0) for row in d.weights.tolist()])
+        if d.weights.min() < 0:
+            each[:] = math.nan  # of no distribution, as branches may have in a random model
         found = entropy(d)
-        even = math.log(len(rows[0].chosen or rows[0].weights))
-        assert found[["mean", "even"]].tolist() == near([fmean(each), even])
-        assert found[["10%", "90%"]].tolist() == near(np.quantile(each, [0.1, 0.9]).tolist())
+        even = math.log(len((d.weights if d.chosen is None else d.chosen).T))
+        expected = [each.mean(), even, *np.quantile(each, [0.1, 0.9])]
+        assert found[["mean", "even", "10%", "90%"]].tolist() == near(expected)
         if d.decides == "everything":
             assert found[["low", "high"]].isna().all()
             continue
         # The variance of a ratio of sums over sequences, and Student's t with 12 of them.
-        off = defaultdict(float)
-        for row, value in zip(rows, each, strict=True):
-            off[row.sequence] += value - found["mean"]
-        error = math.sqrt(12 / 11 * sum(x**2 for x in off.values())) / len(rows)
-        ends = [max(found["mean"] - 2.200985 * error, 0), found["mean"] + 2.200985 * error]
-        ends[1] = min(ends[1], math.log(len(rows[0].weights)))
-        assert found[["low", "high"]].tolist() == near(ends)
+        of_sequence = d.rows["sequence"].to_numpy()
+        off = [(each - found["mean"])[of_sequence == n].sum() for n in range(12)]
+        half = 2.200985 * math.sqrt(12 / 11 * sum(x**2 for x in off)) / len(each)
+        ends = [found["mean"] - half, found["mean"] + half]
+        limits = np.clip(ends, 0, math.log(len(d.weights.T)))
+        assert found[["low", "high"]].tolist() == near(limits.tolist())
 
 
 def test_load(asked):
-    for d, rows in asked:
+    for d, _ in asked:
         by_weight = d.unit in ("head", "branch") and d.chosen is None
-        shares = np.zeros(d.weights.shape[1])
-        for row in rows:
-            total = sum(row.goes.values())
-            for unit, weight in enumerate(row.weights):
-                shares[unit] += weight if by_weight else row.goes.get(unit, 0) / total
-        assert load(d).tolist() == near((shares / len(rows)).tolist())
+        shares = d.weights if by_weight else goes(d) / goes(d).sum(1, keepdims=True)
+        assert load(d).tolist() == near(shares.mean(0).tolist())
 
 
-@pytest.mark.parametrize(
-    ("label", "of"), [("token", "token {}".format), ("side", lambda token: SIDES[token % 2])]
-)
-def test_pmi(asked, label, of):
-    for d, rows in asked:
+@pytest.mark.parametrize("label", ["token", "side"])
+def test_pmi(asked, label):
+    for d, _ in asked:
         if d.decides == "everything":
             continue
         found = pmi(d, label, top=50, least=2).set_index(["unit", "name"])
-        occurrences, decided, goes = defaultdict(int), defaultdict(set), defaultdict(float)
-        for number, row in enumerate(rows):
-            for _, token in row.at:
-                occurrences[of(token)] += 1
-                decided[of(token)].add(number)
-                for unit, share in row.goes.items():
-                    goes[unit, of(token)] += share
-        listed = {pair for pair in goes if len(decided[pair[1]]) >= 2}
-        assert listed == {*found.index}
-        for unit, name in listed:
-            overall = sum(x for (u, _), x in goes.items() if u == unit)
-            overall /= sum(occurrences.values())
-            p, n, z = goes[unit, name] / occurrences[name], len(decided[name]), 1.959964
-            row = found.loc[unit, name]
-            assert row["occurrences"] == occurrences[name]
-            assert row["pmi"] == near(math.log(p / overall))
-            for end in ("low", "high"):  # Wilson's: where the score test just rejects
-                q = overall * math.exp(row[end])
-                assert (p - q) ** 2 == near(z**2 * q * (1 - q) / n)
-
-
-def test_ranges(asked):
-    for d, rows in asked:
-        if d.decides == "everything":
-            continue
-        found = ranges(d, top=3, units=2)
-        weights = defaultdict(list)
-        for row in rows:
-            for _, token in row.at:
-                weights[f"token {token}"].append(row.weights)
-        counts = sorted(map(len, weights.values()), reverse=True)[:3]
-        assert found["occurrences"].tolist() == [count for count in counts for _ in range(2)]
-        for row in found.itertuples():
-            of_unit = [each[row.unit] for each in weights[row.token]]
-            expected = (min(of_unit), fmean(of_unit), max(of_unit))
-            assert (row.least, row.mean, row.greatest) == near(expected)
-        for token, of in found.groupby("token"):
-            means = sorted(np.mean(weights[token], 0), reverse=True)
-            assert of["mean"].tolist() == near(means[:2])
+        taken, at = goes(d)[d.positions.index], d.positions[label].to_numpy()
+        for unit, name in itertools.product(range(len(taken.T)), {*at}):
+            own, n = taken[at == name, unit], len({*d.positions.index[at == name]})
+            assert ((unit, name) in found.index) == (n >= 2 and own.any())
+            if (unit, name) in found.index:
+                row, p, z = found.loc[unit, name], own.mean(), 1.959964
+                overall = taken[:, unit].mean()
+                assert row["occurrences"] == len(own)
+                assert row["pmi"] == near(math.log(p / overall))
+                for end in ("low", "high"):  # Wilson's: where the score test just rejects
+                    q = overall * math.exp(row[end])
+                    assert (p - q) ** 2 == near(z**2 * q * (1 - q) / n)
 
 
 def epsilon(pairs):
@@ -231,19 +198,18 @@ def epsilon(pairs):
 
 
 def test_explained(asked):
-    for d, rows in asked:
+    for d, _ in asked:
         for label in d.labels:
+            rows = zip(d.rows["sequence"], d.rows[label], d.weights.astype(float), strict=True)
             if label == "first":  # a class of sequences: a sequence counts once
-                of = {row.sequence: row.first for row in rows if row.first >= 0}
-                means = [[r.weights for r in rows if r.sequence == number] for number in of]
-                pairs = list(zip(of.values(), (np.mean(w, 0) for w in means), strict=True))
+                of = defaultdict(list)
+                for number, name, weights in rows:
+                    of[number, name].append(weights)
+                pairs = [(name, np.mean(w, 0)) for (_, name), w in of.items() if name is not None]
+            elif label == "position":  # 0, 1, 2 to 3, 4 to 7, ...
+                pairs = [(place.bit_length(), weights) for _, place, weights in rows]
             else:
-                classes = {
-                    "position": lambda row: row.at[0][0].bit_length(),  # 0, 1, 2 to 3, 4 to 7, ...
-                    "token": lambda row: row.at[0][1],
-                    "side": lambda row: row.at[0][1] % 2,
-                }
-                pairs = [(classes[label](row), np.array(row.weights)) for row in rows]
+                pairs = [(name, weights) for _, name, weights in rows]
             found, expected = explained(d, label), epsilon(pairs)
             assert math.isnan(found) if expected is None else found == near(expected)
 
@@ -299,7 +265,7 @@ def test_padding_and_the_size_of_batches_change_nothing(kind, name):
 
 
 def tokens(batch):
-    return {"any": Positions.of_tokens(batch["input_ids"], {})}
+    return {"any": Positions(batch["input_ids"].shape, batch["input_ids"])}
 
 
 @pytest.mark.parametrize(("limit", "read"), [(1, 4), (40, 8)])
@@ -363,9 +329,8 @@ def test_what_cannot_be_read_is_told():
 
 
 def decided(weights, chosen=None, unit="expert", **columns):
-    rows = pd.DataFrame({"sequence": range(len(weights)), **columns})
-    of_system = ("path", "mae", "", 0, "path", unit, "position")
-    return Decided(*of_system, weights, chosen, rows, len(weights), "token")
+    rows = pd.DataFrame({"sequence": range(len(weights)), "position": 0, **columns})
+    return Decided("path", "mae", "", 0, unit, weights, chosen, rows, len(weights))
 
 
 @pytest.mark.parametrize(("classes", "units"), [(2, 2), (3, 5), (8, 3)])
@@ -387,7 +352,7 @@ def test_a_model_that_diverged_has_no_answers():
     d = decided(weights, token=list("aabbcc"), sequence=[0, 0, 1, 1, 2, 2])
     assert entropy(d)[["mean", "low", "high"]].isna().all() and load(d).isna().all()
     assert pmi(d, least=1).empty and math.isnan(explained(d, "token"))
-    assert ranges(d)["mean"].isna().all() and alike([d, d]).isna().all(axis=None)
+    assert alike([d, d]).isna().all(axis=None)
 
 
 # --- what a run keeps ---------------------------------------------------------------------------

@@ -122,7 +122,7 @@ def test_models_are_analysed_on_a_text(saved, tmp_path, name):
     assert "12 lines" in found["data"][name]
     layers = 1 if name == "marian" else 2
     heads = 3 * layers * (3 if name == "marian" else 1)
-    assert any(f"f the {heads} heads" in said for said in found["findings"][name])
+    assert any(f"Of the {heads} heads" in said for said in found["findings"][name])
     assert Path(found["page"]).is_file()
 
 
@@ -137,7 +137,7 @@ def test_models_side_by_side(saved, tmp_path):
     ("line", "said"),
     [
         ("analyse gpt2", "which has no data: add --text FILE"),
-        ("analyse gpt2 --text text --part train", "neither --set, --data nor --part"),
+        ("analyse gpt2 --text text --part train", "neither --set nor --part"),
         ("analyse gpt2 --text missing.txt", "missing.txt"),
         ("analyse gpt2 --text nothing", "is empty, expected a text"),
         ("analyse marian --text text", "line 1: expected a text, a tab and its translation"),

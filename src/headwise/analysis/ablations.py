@@ -71,21 +71,13 @@ def ablate(
         track: goes through the ablations and shows how far it is, such as `rich.progress.track`.
 
     Returns:
-        A row for each ablation, the costliest first, with the columns
-
-        - `ablation`: its name, see `headwise.heads.ablation`;
-        - `path`, `place`: of the system that is changed; empty if all of a kind are;
-        - `unit`, `options`: what is removed or weighed, such as expert, and which,
-          `{"expert": 3}`;
-        - `value`: the score; of random weights the mean over five draws;
-        - `difference`, `low`, `high`: the value minus that of the whole model, with its 95%
-          interval;
-        - `p`, `corrected_p`: of the test that there is no difference; corrected by Holm's method,
-          over the table. `why` says why there is no interval or test;
-        - `cost`: how much worse the score is, whether it is higher or lower;
-        - `share`: the cost divided by the score of the whole model. Of a score of which higher is
-          better it is the part that is lost: with 1 all of it is. Of a loss or a perplexity it is
-          the growth: with 1 it doubles. NaN if the score is not positive.
+        A row for each ablation, the costliest first: the `ablation`, see `headwise.heads.ablation`;
+        `path` and `place` of the system, empty if all of a kind are changed; the `unit`, such as
+        expert, and the `options`, such as `{"expert": 3}`; the `value` of the score, of random
+        weights the mean over five draws; its `difference` to that of the whole model, with the 95%
+        interval from `low` to `high`, `p`, and `corrected_p` by Holm's method, or `why` there is
+        none; the `cost`, by how much the score is worse; and the `share`, the cost over the score
+        of the whole model: 1 if all of it is lost, or if a loss doubles.
 
         Its `attrs` have `score`, the name of the score, `value`, that of the whole model,
         `lower_is_better`, `digits`, its number of decimals, and `items`, how many there are.
@@ -105,22 +97,22 @@ def ablate(
         if not ablations:
             return pd.DataFrame(columns=_COLUMNS)
         whole = _under(model, None, quality)
-        unchanged, estimates, values = Scores.of([whole]), [], []
-        for ablation in track(ablations):
-            drawn = Scores.of([_under(model, each, quality) for each in _drawn(ablation)])
-            estimates.append(change(drawn, unchanged))
-            values.append(drawn.values.mean() if len(drawn.values) else math.nan)
-    rows = []
-    for ablation, found, value in zip(ablations, estimates, values, strict=True):
-        cost = (found.value if whole.lower_is_better else -found.value) + 0.0  # never -0.0
-        own = {
-            "place": place(ablation.path, ablation.systems[ablation.path]) if ablation.path else "",
-            "value": value,
-            "difference": found.value,
-            "cost": cost,
-            "share": cost / whole.value if whole.value > 0 else math.nan,
-        }
-        rows.append({**ablation._asdict(), **vars(found), **own})
+        unchanged, rows = Scores.of([whole]), []
+        for each in track(ablations):
+            draws = [each]
+            if option_of(each.ablation) == "seed":
+                draws = [each._replace(options={"seed": draw}) for draw in range(_DRAWS)]
+            drawn = Scores.of([_under(model, draw, quality) for draw in draws])
+            found = change(drawn, unchanged)
+            cost = (found.value if whole.lower_is_better else -found.value) + 0.0  # never -0.0
+            own = {
+                "place": place(each.path, each.systems[each.path]) if each.path else "",
+                "value": drawn.values.mean() if len(drawn.values) else math.nan,
+                "difference": found.value,
+                "cost": cost,
+                "share": cost / whole.value if whole.value > 0 else math.nan,
+            }
+            rows.append({**each._asdict(), **vars(found), **own})
     table = pd.DataFrame(rows, columns=_COLUMNS)
     table["corrected_p"] = holm(table["p"])
     table = table.sort_values("cost", ascending=False, kind="stable", ignore_index=True)
@@ -139,15 +131,10 @@ def of_task(model: HeadwiseModel, task: Task, part: str, evaluation: Evaluation)
 def of_loss(
     model: nn.Module, batches: Sequence[Mapping[str, Any]], name: str = "nats per token"
 ) -> Quality:
-    """Returns a quality: the mean loss per label, each predicted from the true ones before it.
+    """Returns a quality: the mean loss per label of batches, which `item_losses` explains.
 
     One pass over the batches is much faster than to generate text, and a loss shows smaller
     differences than BLEU does.
-
-    Args:
-        model: gives `logits` and `loss`, as models of headwise and of transformers do.
-        batches: arguments of the model, with `labels`.
-        name: of the score.
     """
 
     def measure() -> Tensor:
@@ -252,13 +239,6 @@ def _ablations(model: nn.Module, level: Level) -> list[_Ablation]:
         for number in range(count_of(system, part))
     ]
     return {"none": [], "model": of_all, "units": of_all + of_one}[level]
-
-
-def _drawn(ablation: _Ablation) -> list[_Ablation]:
-    """Lists an ablation once for each of its random draws."""
-    if option_of(ablation.ablation) != "seed":
-        return [ablation]
-    return [ablation._replace(options={"seed": draw}) for draw in range(_DRAWS)]
 
 
 def _under(model: nn.Module, ablation: _Ablation | None, quality: Quality) -> Score:

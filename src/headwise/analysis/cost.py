@@ -55,10 +55,10 @@ def count_parameters(model: nn.Module) -> int:
 def model_cost(config: TransformerConfig, lengths: Mapping[str, int]) -> Cost:
     """Counts the parameters of the model of a configuration, and the MACs of one forward pass.
 
-    MACs are those of products of matrices, as PyTorch's counter finds them in a forward pass over
-    one input. Softmax, norms, activations and biases do not count, nor do the iterations of routing
-    by agreement. MoH computes all heads and multiplies those that are not selected by zero, so that
-    all count; of MoA's experts those that a token has chosen count, as its paper does.
+    MACs are those of products of matrices, as PyTorch's counter finds them for one input. Softmax,
+    norms, activations and biases do not count, nor do the iterations of routing by agreement. MoH
+    computes all heads, so that all count; of MoA's experts those that a token has chosen count, as
+    in its paper.
 
     Args:
         config: of any of headwise's models.
@@ -122,26 +122,19 @@ class _AttentionMacs(TorchFunctionMode):
 
 
 def _parameters(model: nn.Module) -> Parameters:
-    of_routing: set[Tensor] = set()
-    of_systems: set[Tensor] = set()
+    part_of: dict[Tensor, str] = {}
     for system in systems(model).values():
         for name, parameter in system.named_parameters():
-            of_systems.add(parameter)
-            if name.startswith(system.routing_parameters):
-                of_routing.add(parameter)
+            is_routing = name.startswith(system.routing_parameters)
+            part_of[parameter] = "routing" if is_routing else "attention"
     counts = dict.fromkeys(Parameters._fields, 0)
     for name, parameter in model.named_parameters():
-        if parameter in of_routing:
-            part = "routing"
-        elif "norm" in name:
+        part = part_of.get(parameter, "rest")
+        if part != "routing" and "norm" in name:
             part = "rest"
-        elif ".ffn_" in name:
+        elif part != "routing" and ".ffn_" in name:
             part = "feed_forward"
-        elif parameter in of_systems:
-            part = "attention"
-        elif {"embedding", "positions", "lm_head"} & set(name.split(".")):
+        elif part == "rest" and {"embedding", "positions", "lm_head"} & set(name.split(".")):
             part = "embeddings"
-        else:
-            part = "rest"
         counts[part] += parameter.numel()
     return Parameters(**counts)

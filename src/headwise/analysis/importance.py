@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack
 from typing import Any, Literal, NamedTuple
 
-import numpy as np
 import pandas as pd
 import torch
 import torch.nn.functional as F
@@ -51,19 +50,16 @@ class HeadImportance(list[Head]):
         many one behind another, go together: `number` counts these groups, and the sum of their
         importance ranks them.
         """
-        sums: dict[tuple[str, int], float] = defaultdict(float)
-        for head in reversed(self):
-            sums[head.path, head.head // group] += head.importance
-        order = sorted(sums, key=lambda unit: sums[unit])
-        kept = dict(order)  # the last that is put in is the most important
-        free = [(path, unit) for path, unit in order if kept[path] != unit]
+        frame = self.frame()
+        sums = frame.groupby(["path", frame["head"] // group], sort=False)["importance"].sum()
+        free = sums.drop(sums.groupby("path").idxmax()).sort_values()
         if not 0 <= number <= len(free):
             raise ValueError(
-                f"number is {number}, expected 0 to {len(free)}: of {len(order)} "
-                f"{'heads' if group == 1 else 'groups'} each of {len(kept)} attentions keeps one"
+                f"number is {number}, expected 0 to {len(free)}: of {len(sums)} "
+                f"{'heads' if group == 1 else 'groups'} each attention keeps one"
             )
         found: dict[str, list[int]] = {}
-        for path, unit in sorted(free[:number], key=lambda each: each[1]):
+        for path, unit in sorted(free.index[:number], key=lambda each: each[1]):
             found.setdefault(path, []).extend(range(unit * group, (unit + 1) * group))
         return found
 
@@ -74,7 +70,6 @@ def head_importance(
     *,
     by: Literal["gradient", "removal"] = "gradient",
     loss: Loss | None = None,
-    normalized: bool = False,
     layouts: Mapping[str, HeadLayout] | None = None,
 ) -> HeadImportance:
     """Measures how much each head of a model matters to its loss, on average over items.
@@ -85,9 +80,8 @@ def head_importance(
         I_h = E_x |∂L(x)/∂ξ_h| = E_x |Att_h(x)ᵀ ∂L(x)/∂Att_h(x)|
 
     with L(x) the loss of an item, Att_h(x) what head h has read at all of its positions, and ξ_h =
-    1 a mask over it: one forward and one backward pass. By removal, the loss without the head, as
-    under `headwise.ablated`, minus that with it: a forward pass for each head. The model computes
-    as in evaluation.
+    1 a mask over it: one forward and one backward pass. By removal, the loss without the head minus
+    that with it: a forward pass for each head. The model computes as in evaluation.
 
     Args:
         model: of transformers, of headwise, or any module with attentions of headwise.
@@ -97,7 +91,6 @@ def head_importance(
         loss: called with the model and a batch, it returns the loss of each item, `(items,)`; by
             default the mean cross entropy, or squared error of real numbers, over the labels other
             than -100 of each item that has some.
-        normalized: whether to divide by the L2 norm over the heads of an attention, as the paper.
         layouts: as in `headwise.gate_heads`.
 
     Raises:
@@ -130,7 +123,6 @@ def head_importance(
     heads = []
     for path, batches in found.items():
         items, attention = pd.DataFrame(torch.cat(batches).numpy()), places[path]
-        items /= np.linalg.norm(items.mean()) if normalized else 1
         mean, half = items.mean(), t.ppf(0.975, len(items) - 1) * items.sem()
         rows = enumerate(zip(mean, mean - half, mean + half, strict=True))
         heads += [Head(path, attention.site, attention.layer, head, *row) for head, row in rows]
@@ -140,14 +132,10 @@ def head_importance(
 def item_losses(model: nn.Module, batch: Any) -> tuple[Tensor, Tensor]:
     """Returns the total loss of each item's labels, and how many it has, `(items,)` each.
 
-    Of labels that are classes the loss is the cross entropy, of real numbers the squared error.
-    Whether a model predicts the label at a position from the tokens before it, or from all tokens,
-    no argument says: what agrees with the mean loss that the model gives is taken.
-
-    Args:
-        model: gives `logits` and `loss` of a batch with `labels`.
-        batch: arguments of the model, tensors with an item in each row; labels of -100 do not
-            count.
+    Of labels that are classes the loss is the cross entropy, of real numbers the squared error;
+    labels of -100 do not count. Whether a model predicts the label at a position from the tokens
+    before it, or from all tokens, no argument says: what agrees with the mean loss that the model
+    gives is taken.
 
     Raises:
         ValueError: the batch has no labels, or the loss of the model is another one.
@@ -165,11 +153,11 @@ def item_losses(model: nn.Module, batch: Any) -> tuple[Tensor, Tensor]:
         found.append(_totals(output.logits[:, :-1], labels[:, 1:]))
     own = getattr(output, "token_loss", None)  # of headwise's models: without what systems add
     own = float((output.loss if own is None else own).detach())
-    means = [float(totals.detach().sum() / counts.sum()) for totals, counts in found]
     for totals, counts in found:
         if not counts.any() and (math.isnan(own) or own == 0):  # the mean over no label
             return totals, counts
     # Where the model knows nothing yet, both are near its loss.
+    means = [float(totals.detach().sum() / counts.sum()) for totals, counts in found]
     at = min(range(len(found)), key=lambda each: abs(means[each] - own))
     near = 1e-3 if output.logits.dtype.itemsize > 2 else 2e-2
     if not math.isclose(means[at], own, rel_tol=near):

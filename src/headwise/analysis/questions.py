@@ -42,9 +42,8 @@ def entropy(d: "Decided") -> pd.Series:
     Returns:
         `mean` over the rows, with a 95% interval from `low` to `high`; the percentiles `10%` and
         `90%`; and `even`, the entropy if all units, or all that are chosen, had equal weights. The
-        interval takes sequences as independent, not the rows of one sequence: that of the ratio
-        of two sums over sequences (Cochran 1977, *Sampling Techniques*, chapter 6). It is NaN
-        with less than two sequences, or if one decision holds for everything.
+        interval is that of the ratio of two sums over sequences, which are independent (Cochran
+        1977, *Sampling Techniques*, chapter 6); NaN if there are less than two.
     """
     w = d.weights.astype(np.float64)
     rows = pd.Series(-xlogy(w, w).sum(1))  # NaN of negative weights
@@ -80,9 +79,8 @@ def pmi(d: "Decided", label: str = "token", top: int = 10, least: int = 5) -> pd
 
     Returns:
         A row for each unit and each of its `top` tokens, with `unit`, `name`, `occurrences`,
-        `pmi`, and its 95% interval from `low` to `high`, by Wilson's of p(unit | token), with as
-        many trials as there are decisions: a token twice in a sequence that is decided on as a
-        whole is in one decision.
+        `pmi`, and its 95% interval from `low` to `high`, by Wilson's (1927,
+        https://doi.org/10.2307/2276774) of p(unit | token) with as many trials as decisions.
     """
     at = d.positions[d.positions[label].notna()]
     names, goes_to = at[label].to_numpy(), pd.DataFrame(d.goes_to[at.index])
@@ -92,43 +90,14 @@ def pmi(d: "Decided", label: str = "token", top: int = 10, least: int = 5) -> pd
     table = of_name.mean().rename_axis("name").melt(ignore_index=False, var_name="unit")
     table = table.assign(n=n, occurrences=occurrences)
     table = table[(table["n"] >= least) & (table["value"] > 0)]
-    ends = _wilson(table["value"], table["n"])
+    p, z = table["value"], _NORMAL**2 / table["n"]
+    centre, half = (p + z / 2) / (1 + z), np.sqrt(z * (p * (1 - p) + z / 4)) / (1 + z)
+    of_columns = {"pmi": p, "low": (centre - half).clip(0), "high": (centre + half).clip(upper=1)}
     overall = table["unit"].map(goes_to.mean())
-    for column, p in zip(("pmi", "low", "high"), (table["value"], *ends), strict=True):
-        table[column] = np.log(p / overall)
+    table = table.assign(**{name: np.log(each / overall) for name, each in of_columns.items()})
     best = table.sort_values("low", ascending=False, kind="stable").groupby("unit").head(top)
     best = best.sort_values("unit", kind="stable").reset_index()
     return best[["unit", "name", "occurrences", "pmi", "low", "high"]]
-
-
-def _wilson(p: pd.Series, n: pd.Series) -> tuple[pd.Series, pd.Series]:
-    """Returns the 95% interval of a share of n (Wilson 1927, https://doi.org/10.2307/2276774)."""
-    z = _NORMAL**2 / n
-    centre, half = (p + z / 2) / (1 + z), np.sqrt(z * (p * (1 - p) + z / 4)) / (1 + z)
-    return (centre - half).clip(0), (centre + half).clip(upper=1)
-
-
-def ranges(d: "Decided", top: int = 12, units: int = 4) -> pd.DataFrame:
-    """Finds the least, mean and greatest weight that units have where frequent tokens stand.
-
-    TIM, figure 4 (left). A mean that differs from that of other tokens says that a unit prefers
-    the token. A least and a greatest weight that are far apart say that this depends on what
-    stands around it.
-
-    Returns:
-        A row for each of the `top` most frequent tokens and each of the `units` whose mean weight
-        is greatest there, with `token`, `occurrences`, `unit`, `least`, `mean` and `greatest`.
-    """
-    at = d.positions[d.positions["token"].notna()]
-    counts = at["token"].value_counts().iloc[:top]
-    found = []
-    for token, occurrences in counts.items():
-        weights = d.weights[at.index[at["token"] == token]]
-        table = {"least": weights.min(0), "mean": weights.mean(0), "greatest": weights.max(0)}
-        named = {"token": token, "occurrences": occurrences, "unit": range(weights.shape[1])}
-        of_token = pd.DataFrame({**named, **table})
-        found.append(of_token.sort_values("mean", ascending=False, kind="stable")[:units])
-    return pd.concat(found, ignore_index=True)
 
 
 def explained(d: "Decided", label: str) -> float:
@@ -140,17 +109,10 @@ def explained(d: "Decided", label: str) -> float:
 
         η² = Σ_c n_c ‖w̄_c - w̄‖² / Σ ‖w - w̄‖²,    ε² = (η² - p) / (1 - p),    p = (C - 1) / (N - 1).
 
-    By chance it falls a little below 0. With the side of an image as label, η² is what we read in
-    TIM, figure 2. If all rows of a sequence have the same class, a row is the mean over a sequence:
-    its positions resemble each other, and would count as more evidence than they are. Positions and
-    lengths are divided into the classes 0, 1, 2 to 3, 4 to 7, and so on.
-
-    Args:
-        d: the decisions.
-        label: one of `d.labels`.
-
-    Returns:
-        NaN if nothing varies, or if each row has a class of its own.
+    With the side of an image as label, η² is what we read in TIM, figure 2. If all rows of a
+    sequence have the same class, a row is the mean over a sequence, since its positions resemble
+    each other. Positions and lengths are divided into the classes 0, 1, 2 to 3, 4 to 7, and so on.
+    It is NaN if nothing varies, or if each row has a class of its own.
     """
     rows = d.rows[d.rows[label].notna()]
     w, classes = pd.DataFrame(d.weights[rows.index].astype(np.float64)), rows[label]
@@ -179,16 +141,10 @@ def alike(modules: Sequence["Decided"], levels: Sequence[str] = ()) -> pd.DataFr
 
         RV = tr(S_xy S_yx) / √(tr(S_xx²) tr(S_yy²)).
 
-    It is 1 if the weights of one are those of the other, renumbered or scaled, r² of two units, and
-    about 0 if two systems decide independently on many rows.
-
-    Args:
-        modules: what systems decided on the same rows.
-        levels: quantities of the rows, such as loudness, to compare the decisions with.
-
-    Returns:
-        A square table by the places of the systems, and the levels behind them. NaN where the
-        weights do not vary.
+    It is 1 if the weights of one are those of the other, renumbered or scaled, and about 0 if two
+    systems decide independently on many rows. The systems decided on the same rows; `levels` are
+    quantities of the rows, such as loudness, to compare the decisions with. The table is square,
+    with NaN where the weights do not vary.
     """
     columns = {d.place: d.weights for d in modules}
     columns |= {level: modules[0].rows[[level]].to_numpy() for level in levels}

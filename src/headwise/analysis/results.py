@@ -13,7 +13,16 @@ from headwise.analysis.speed import OverRounds
 from headwise.tasks.scores import Record, Score
 
 
-class RunResult(Record):
+class _Trained(Record):
+    validation_loss: float  # of the final model, in the task's unit
+
+    @property
+    def diverged(self) -> bool:
+        """Says whether training failed: the validation loss is not finite."""
+        return not math.isfinite(self.validation_loss)
+
+
+class RunResult(_Trained):
     """One system trained with one seed: `result.json` of the folder of a run."""
 
     system: str
@@ -28,7 +37,6 @@ class RunResult(Record):
     steps: int  # fewer than planned if its loss had not improved for long, or was no number
     planned_steps: int
     seconds: float  # wall-clock time of training in seconds, without interruptions
-    validation_loss: float  # of the final model, in the task's unit
     # What was recorded, by `step`: `loss` and `seconds` of training, `eval_loss` and the task's own
     # figures at validations, and what each system decides there, by its place, such as
     # `encoder_self.2`, and the number of its unit:
@@ -45,24 +53,13 @@ class RunResult(Record):
     scores: list[Score]
     tests: dict[str, list[Score]] = {}  # the scores on further test sets by the name of the set
 
-    @property
-    def diverged(self) -> bool:
-        """Says whether training failed: the validation loss is not finite."""
-        return not math.isfinite(self.validation_loss)
 
-
-class Try(Record):
+class Try(_Trained):
     """A run of `--tune`: one combination of tuned values, and how well a system learned with it."""
 
     values: dict[str, Any]  # path of a tuned key of the recipe to its value
-    validation_loss: float  # of the final model; not finite if the training diverged
     steps: int
     seconds: float
-
-    @property
-    def diverged(self) -> bool:
-        """Says whether training failed: the loss is not finite, and the try is never chosen."""
-        return not math.isfinite(self.validation_loss)
 
 
 class Tries(Record):

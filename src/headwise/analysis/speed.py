@@ -2,9 +2,8 @@
 
 Models are measured in turns: a round runs each of them on the same inputs, one after the other, and
 ratios are taken within a round, so that a machine whose speed drifts does not matter. The median
-over rounds counts. Its interval is that of order statistics, whatever the distribution of times is:
-the number of rounds below the true median has a binomial distribution with probability 1/2 (Conover
-1999, *Practical Nonparametric Statistics*, section 3.2).
+over rounds counts, with the interval of order statistics (Conover 1999, *Practical Nonparametric
+Statistics*, section 3.2).
 """
 
 import statistics
@@ -30,12 +29,10 @@ _TEXTS, _TOKENS = 8, 32  # how many texts are continued at once, and by how many
 class OverRounds(Record):
     """The median of a figure over the rounds of a measurement, with its 95% interval."""
 
-    value: float  # the median over rounds
-    # Lower end of the interval of the median; with fewer than six rounds, which have none, the
-    # lowest figure.
-    low: float
-    high: float  # upper end, or the highest figure
-    rounds: int  # number of rounds
+    value: float
+    low: float  # with fewer than six rounds, which have no interval, the lowest figure
+    high: float
+    rounds: int
 
     @classmethod
     def of(cls, figures: Sequence[float]) -> Self:
@@ -61,12 +58,8 @@ def relative_step_times(
     """Times a forward and backward pass of each model, and divides it by that of the first.
 
     Where the rule of a system takes further passes, their share is part of the time. The models are
-    of no use afterwards: rules may change their parameters.
-
-    Args:
-        models: name to model.
-        settings: name to the settings of its rules, as `training.rules` of a recipe.
-        batches: of one round.
+    of no use afterwards: rules may change their parameters. `settings` are those of rules, as
+    `training.rules` of a recipe, and `batches` those of one round.
     """
     rules = {name: _rules(model, settings[name]) for name, model in models.items()}
 
@@ -106,9 +99,8 @@ def decoding_speeds(
     longest = getattr(first.config, "max_positions", None) or 2 * _TOKENS
     number = min(_TOKENS, longest // 2)
     # What a model reads does not change how long it takes.
-    texts = torch.arange(_TEXTS * number).reshape(_TEXTS, number) % first.config.vocab_size
-    texts = texts.to(first.device)
-    given = {"inputs": texts, "attention_mask": torch.ones_like(texts), "do_sample": False}
+    texts = torch.ones(_TEXTS, number, dtype=torch.long, device=first.device)
+    given = {"inputs": texts, "attention_mask": texts, "do_sample": False}
     given |= {"min_new_tokens": number, "max_new_tokens": number}
 
     def measure(name: str) -> float:

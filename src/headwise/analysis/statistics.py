@@ -1,8 +1,8 @@
 """What may be chance: intervals and tests over seeds and test items together.
 
-Systems are scored on the same items, and seeds are independent draws of training. A score is a mean
-over seeds. The variance of a mean, or of a contrast of means, has a part of the items and a part of
-the seeds of each system:
+Systems are scored on the same items, and seeds are independent draws of training. The variance of a
+mean over seeds, or of a contrast of means, has a part of the items and one of the seeds of each
+system:
 
     V = V_items + Σ_systems max(0, s² − e) / S
 
@@ -12,14 +12,13 @@ the seeds of each system:
   has it already.
 
 The degrees of freedom of such a sum are Satterthwaite's (1946, *An Approximate Distribution of
-Estimates of Variance Components*, https://doi.org/10.2307/3002019). docs/statistics.md has the
-derivation, and a simulation of how often the test errs.
+Estimates of Variance Components*, https://doi.org/10.2307/3002019). docs/statistics.md has a
+simulation of how often the test errs.
 """
 
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple
 
 import numpy as np
 
@@ -29,8 +28,10 @@ SIGNIFICANT = 0.05  # a smaller p-value, corrected for the number of comparisons
 POWER = 0.8
 # Student's t has its 97.5% quantile at 12.7 with one degree of freedom and at 4.3 with two.
 _LEAST_FREEDOM = 2.0
-
 _ANY = (-math.inf, math.inf)  # the range of a score that has none
+# A part of a variance, and its square over its degrees of freedom: a sum of parts has
+# (Σ variance)² / Σ term degrees of freedom.
+_Part = tuple[float, float]
 
 
 @dataclass(frozen=True)
@@ -99,8 +100,8 @@ def contrast(*systems: Scores, tests: int = 1) -> Estimate:
         return _tested(untested, [_of_seeds(each.values) for each in systems], "seeds", tests)
     if not have_seeds:
         return _of_runs(untested, moved, systems[0].items)
-    parts = [_of_items(moved, systems[0].items)]
-    parts += [_of_seeds(each.values, each.resamples) for each in systems]
+    of_seeds = [_of_seeds(each.values, each.resamples) for each in systems]
+    parts = [_of_items(moved, systems[0].items), *of_seeds]
     return _tested(untested, parts, "seeds and items", tests)
 
 
@@ -135,10 +136,8 @@ def mean_of(estimates: Sequence[Estimate], tests: int = 1) -> Estimate:
     if without := next((each for each in estimates if math.isnan(each.error)), None):
         return replace(untested, why=without.why)
     variances = [(each.error / number) ** 2 for each in estimates]
-    parts = [
-        _Part(v, v**2 / each.freedom if v else 0.0)
-        for v, each in zip(variances, estimates, strict=True)
-    ]
+    pairs = zip(variances, estimates, strict=True)
+    parts = [(v, v**2 / each.freedom if v else 0.0) for v, each in pairs]
     sources = {each.over for each in estimates}
     over = "seeds and items" if len(sources) > 1 else sources.pop()
     return _tested(untested, parts, "items" if "items" in sources else over, tests)
@@ -170,19 +169,9 @@ def holm(p_values: Sequence[float]) -> list[float]:
 # --- the variance and its parts -----------------------------------------------------------------
 
 
-class _Part(NamedTuple):
-    """A part of a variance, and what it adds to the sum in Satterthwaite's formula.
-
-    A sum of parts has (Σ variance)² / Σ term degrees of freedom.
-    """
-
-    variance: float
-    term: float  # variance² over its degrees of freedom
-
-
 def _of_items(moved: np.ndarray, items: int) -> _Part:
     variance = float(moved.var(ddof=1))
-    return _Part(variance, variance**2 / (items - 1))
+    return variance, variance**2 / (items - 1)
 
 
 def _of_seeds(values: np.ndarray, resamples: np.ndarray | None = None) -> _Part:
@@ -194,7 +183,7 @@ def _of_seeds(values: np.ndarray, resamples: np.ndarray | None = None) -> _Part:
         own = resamples - resamples.mean(0)
         by_items = float(own.var(axis=1, ddof=1).sum() / (seeds - 1))
     # The difference varies as its first term does: resamples know the second one well.
-    return _Part(max(0.0, among - by_items) / seeds, (among / seeds) ** 2 / (seeds - 1))
+    return max(0.0, among - by_items) / seeds, (among / seeds) ** 2 / (seeds - 1)
 
 
 def _untested(*systems: Scores) -> tuple[Estimate, np.ndarray | None]:

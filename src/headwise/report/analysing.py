@@ -30,7 +30,7 @@ from headwise.report.open_model import (
 )
 from headwise.report.page import write_page
 from headwise.report.sections import analysis_sections, findings
-from headwise.runs.evaluate import Opened, as_evaluated, check_same_items, model_of, open_part
+from headwise.runs.evaluate import Opened, as_evaluated, check_same_items
 from headwise.runs.folder import distinct_names, read_result
 from headwise.runs.names import is_plain
 from headwise.tasks.task import Positions
@@ -141,7 +141,6 @@ def analyse_runs(
     console: Console,
     *,
     part: str = "test",
-    data: Sequence[str] = (),
     changes: Sequence[str] = (),
     level: Level = "units",
     text: Path | None = None,
@@ -154,7 +153,7 @@ def analyse_runs(
             hub.
         folder: where the page is written.
         console: for progress.
-        part, data, changes: what of the data of the runs is read, as `open_part` takes them.
+        part, changes: what of the data of the runs is read, as `Opened` takes them.
         level: which ablations are made, see `analyse`.
         text: what models of no run read: a file with an item in each line.
         command: what the user typed.
@@ -166,16 +165,16 @@ def analyse_runs(
         kind = "is a model" if plain[0].is_dir() else "is no folder, at best a model on the hub"
         raise ValueError(f"{plain[0]} {kind}, which has no data: add --text FILE for it to read")
     if text is None:
-        opened = [open_part(run, part, console, data=data, changes=changes) for run in folders]
+        opened = [Opened(run, part, console, changes) for run in folders]
         for other in opened[1:]:
             check_same_items(opened[0], other)
         found = [
             _of_run(run, name, level, console) for run, name in zip(opened, names, strict=True)
         ]
-    elif plain != folders or changes or data or part != "test":
+    elif plain != folders or changes or part != "test":
         raise ValueError(
-            "--text is given, expected models of no run alone, and neither --set, --data nor "
-            "--part: a run reads its own data, which these options change"
+            "--text is given, expected models of no run alone, and neither --set nor --part: "
+            "a run reads its own data, which these options change"
         )
     else:
         pairs = zip(folders, names, strict=True)
@@ -203,7 +202,7 @@ def write_analyses(analyses: Sequence[Analysis], folder: Path, command: str = ""
 
 
 def _of_run(opened: Opened, name: str, level: Level, console: Console) -> Analysis:
-    model, task = model_of(opened), opened.task
+    model, task = opened.read_model(), opened.task
     check_finite(model, opened.run)
     items, evaluation = task.stored(opened.part), opened.recipe.evaluation
     order = task.batches(opened.part, opened.recipe.training.batch_tokens)
@@ -302,7 +301,7 @@ def _described(tokens: str | Mapping[str, str], names: Callable[[int], str]) -> 
                     f"tokens names {argument!r}, which a batch lacks: it has {', '.join(batch)}"
                 )
             known = {n: str(names(n)) for n in batch[argument].unique().tolist() if n >= 0}
-            found[stack] = Positions.of_tokens(batch[argument], known)
+            found[stack] = Positions(batch[argument].shape, batch[argument], known)
         return found
 
     return describe

@@ -82,7 +82,7 @@ def sections(of: Comparison, table: pd.DataFrame) -> list[Section]:
     """Makes the sections of the report on one data set, whose scores are a table of `results`."""
     if not of.runs:
         return []
-    makers = (learning, samples, pictures, how_made, tuning)
+    makers = (learning, samples, pictures, how_made)
     made = [quality(of, table), other_scores(table), *(make(of) for make in makers)]
     return [section for section in made if section is not None]
 
@@ -436,46 +436,43 @@ def pictures(of: Comparison) -> Section | None:
 
 
 def how_made(of: Comparison) -> Section:
-    """Makes the section on data, runs, command, recipe, versions and machine."""
+    """Makes the section on data, tuning, runs, command, recipe, versions and machine."""
     compared = of.compared
     runs = [
         run.model_dump(include=_OF_RUNS) | {score.name: score.value for score in run.scores}
         for run in of.runs
     ]
-    notes = dict.fromkeys(f"{s.name}: {s.note}" for run in of.runs for s in run.scores if s.note)
+    tries = [
+        {"system": system}
+        | {key: str(value) for key, value in each.values.items()}
+        | {**each.model_dump(include=_OF_RUNS), "chosen": at == found.chosen}
+        for system, found in compared.tuning.items()
+        for at, each in enumerate(found.tries)
+    ]
+    counted = dict.fromkeys(f"{s.name}: {s.note}" for run in of.runs for s in run.scores if s.note)
     versions = [f"{name} {version}" for name, version in compared.versions.items()]
     more: Any = {
         "Command": compared.command,
         "Recipe": compared.recipe,
         "Every run": pd.DataFrame(runs).set_index("system"),
         "Versions, machine, and how scores are counted": "\n".join(
-            [*versions, compared.machine, *notes]
+            [*versions, compared.machine, *counted]
         ),
     }
+    notes = []
+    if tries:
+        more["Tuning"] = pd.DataFrame(tries).set_index("system")
+        notes = [
+            f"Tuning: a try trained a system with one combination of values and with seed "
+            f"{next(iter(compared.tuning.values())).seed}, which no run has. The one of the lowest "
+            f"loss on the validation part was chosen, once for all seeds: the chance of this "
+            f"choice is not in the spread over seeds.",
+            *(
+                f"{system}: {note}"
+                for system, found in compared.tuning.items()
+                for note in found.notes
+            ),
+        ]
     facts = pd.DataFrame.from_dict(compared.facts, orient="index").rename_axis("part")
-    return Section("How it was made", table=facts if len(facts) else None, more=more)
-
-
-def tuning(of: Comparison) -> Section | None:
-    """Makes the section on the values that each system tried, and on its choice."""
-    tuned = of.compared.tuning
-    rows = [
-        {
-            "system": system,
-            **{key: str(value) for key, value in each.values.items()},
-            **each.model_dump(include=_OF_RUNS),
-            "chosen": at == tries.chosen,
-        }
-        for system, tries in tuned.items()
-        for at, each in enumerate(tries.tries)
-    ]
-    if not rows:
-        return None
-    says = (
-        f"A try trained a system with one combination of values and with seed "
-        f"{next(iter(tuned.values())).seed}, which no run has. The one of the lowest loss on the "
-        f"validation part was chosen, once for all seeds: the chance of this choice is not in the "
-        f"spread over seeds."
-    )
-    notes = [f"{system}: {note}" for system, tries in tuned.items() for note in tries.notes]
-    return Section("Tuning", says, pd.DataFrame(rows).set_index("system"), notes=notes)
+    table = facts if len(facts) else None
+    return Section("How it was made", table=table, more=more, notes=notes)

@@ -190,9 +190,10 @@ def describe_text(
     def describe(batch: Mapping[str, Tensor]) -> dict[str, Positions]:
         found = {}
         if "input_ids" in batch:
-            found["encoder"] = Positions.of_tokens(batch["input_ids"], names)
+            found["encoder"] = Positions(batch["input_ids"].shape, batch["input_ids"], names)
         if "decoder_input_ids" in batch:
-            found["decoder"] = Positions.of_tokens(batch["decoder_input_ids"], of_decoder)
+            read = batch["decoder_input_ids"]
+            found["decoder"] = Positions(read.shape, read, of_decoder)
         number, time = next(iter(batch.values())).shape[:2]
         return found or {"encoder": Positions((number, time))}
 

@@ -1,14 +1,13 @@
 """A page: sections with a sentence, a table and figures, in one HTML file that fetches nothing.
 
 Numbers are DataFrames, a page is a list of sections, and a section is a small function of data.
-The tables of a page are saved beside it as CSV.
 """
 
 import base64
 import io
 import math
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from numbers import Integral
 from pathlib import Path
@@ -166,20 +165,16 @@ def write_page(path: Path, title: str, says: str, sections: Sequence[Section]) -
         says: the finding, in a sentence or two, which is read first; a line is a paragraph.
         sections: in their order.
     """
+    loader = jinja2.FileSystemLoader(Path(__file__).parent)
     environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(Path(__file__).parent),
+        loader=loader,
         autoescape=True,
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    filters: dict[str, Callable[..., Any]] = {
-        "image": _as_image,
-        "about": _about,
-        "table": _as_table,
-        "csv": _as_link,
-        "file": _file_name,
-    }
-    environment.filters |= filters
+    for name, function in (("image", _as_image), ("table", _as_table), ("csv", _as_link)):
+        environment.filters[name] = function
+    environment.filters |= {"about": _about, "file": _file_name}
     template = environment.get_template("page.html.jinja")
     html = template.render(title=title, says=says.splitlines(), sections=sections)
     for section in sections:

@@ -77,7 +77,9 @@ def _of_score(table: pd.DataFrame) -> Iterator[str]:
         best, last = units.iloc[0], units.iloc[-1]
         if best.cost > 0:
             yield f"Worth most is {named(best)}: without it, {_loss(table, best)}."
-        names = " and ".join(f"parts of kind {unit}" for unit in dict.fromkeys(units["unit"]))
+        names = " and ".join(
+            f"{unit}{'es' if unit.endswith('ch') else 's'}" for unit in units["unit"].unique()
+        )
         needed = int(((units["corrected_p"] < SIGNIFICANT) & (units["cost"] > 0)).sum())
         if units["p"].isna().all():
             yield f"Which parts may be removed cannot be said: {best.why}."
