@@ -207,16 +207,6 @@ def test_runs_that_are_in_no_mean_are_said_first(tmp_path):
     assert "not finished" in page.row("tim")["Loss ↓"]
 
 
-def test_where_all_runs_diverged_there_is_no_result(tmp_path):
-    names = [f"{system}-seed{seed}" for system in TWO for seed in (1, 2)]
-    write_compared(tmp_path, TWO, (1, 2), diverged=names)
-    write_report(tmp_path)
-    page = Page(tmp_path / "report.html")
-    assert verdict(tmp_path).endswith("There is no result.")
-    assert "nan" not in page.text.lower().split()
-    assert {page.row(name)["Loss ↓"].strip() for name in TWO} == {"diverged"}
-
-
 @pytest.mark.parametrize("systems", [TWO, ["mae-7"]])
 def test_without_a_baseline_nothing_is_compared(tmp_path, systems):
     write_compared(tmp_path, systems, (1, 2), diverged=["standard-seed1", "standard-seed2"])
@@ -227,10 +217,13 @@ def test_without_a_baseline_nothing_is_compared(tmp_path, systems):
     assert results(tmp_path)["corrected_p"].isna().all()
 
 
-def test_before_any_run_has_finished_there_is_a_page(tmp_path):
-    write_compared(tmp_path, TWO, [1], missing=["standard-seed1", "mae-7-seed1"])
-    assert "2 of 2 runs are in no mean" in Page(write_report(tmp_path)).text
+@pytest.mark.parametrize("why", ["missing", "diverged"])
+def test_without_any_result_there_is_a_page(tmp_path, why):
+    write_compared(tmp_path, TWO, [1], **{why: ["standard-seed1", "mae-7-seed1"]})
+    page = Page(write_report(tmp_path))
+    assert "2 of 2 runs are in no mean" in page.text and "nan" not in page.text.lower().split()
     assert results(tmp_path).empty and results_table(tmp_path).row_count == 2
+    assert verdict(tmp_path).endswith("There is no result.")
 
 
 def test_single_runs_have_no_star_and_no_p(tmp_path):

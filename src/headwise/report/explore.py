@@ -226,7 +226,7 @@ def _seen(
             f"{heads * longest**2:,} attention weights, expected at most {MOST_WEIGHTS:,}: give a "
             f"shorter one"
         )
-    removals = [
+    removals: list[dict[str, Any]] = [
         {"path": path, "part": part, "number": number}
         for path, system in systems(model).items()
         for part in removable(system)[: {"none": 0, "units": 1, "heads": None}[without]]
@@ -240,8 +240,7 @@ def _seen(
         with bars(console, transient=True) as shown:
             task = shown.add_task(name, total=len(removals), figures="removed (or --without none)")
             for removal in shown.track(removals, task_id=task):
-                option: dict[str, Any] = {removal["part"]: removal["number"]}
-                with ablated(model, removal["path"], **option):
+                with ablated(model, removal["path"], **{removal["part"]: removal["number"]}):
                     outputs.add(model(**given.batch))
     return {
         "name": name,

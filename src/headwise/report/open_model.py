@@ -137,7 +137,8 @@ def text_batch(
     elif task == "translation" and target is not None:
         batch["labels"] = (into or tokenizer)(text_target=[target], **options)["input_ids"]
     elif task == "classification" and target is not None:
-        classes = model.config.id2label.items()  # type: ignore[union-attr]
+        config: Any = model.config
+        classes = config.id2label.items()
         known = {str(key): int(number) for number, of in classes for key in (number, of)}
         if target not in known or len(classes) < 2:
             raise ValueError(
