@@ -105,7 +105,7 @@ def test_a_budget_without_room_for_all_processes_is_an_error_before_training(tmp
     for name in ("batch_tokens", "1000", "8", "900", "14400"):
         assert name in str(told.value)
     small = (toy.Reversals(), toy.Reversals(1))
-    with pytest.raises(AssertionError, match="lengths"):
+    with pytest.raises(AssertionError, match="room for a sequence of each"):
         on_ranks(2, lambda: toy.train(tmp_path, data=small, max_steps=1))
     assert not list(tmp_path.rglob("*.safetensors"))
 

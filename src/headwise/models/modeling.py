@@ -216,7 +216,11 @@ class HeadwiseModel(PreTrainedModel):
         other = copy.deepcopy(self)
         config, before = other.config, other.config.systems()
         config.attention = copy.deepcopy(attention)  # type: ignore[assignment]
-        planned = config.systems()
+        starts = "mae, gated, differential and moh alone start from trained attention"
+        try:
+            planned = config.systems()
+        except ValueError as error:
+            raise ValueError(f"{error} ({starts})") from error
         for path, former in list(other.named_modules()):
             site, layer = getattr(former, "site", ""), getattr(former, "layer", 0)
             if not site or (spec := planned[site][layer]) == before[site][layer]:
@@ -224,7 +228,10 @@ class HeadwiseModel(PreTrainedModel):
             where = f"attention.{site}, layer {layer}: {spec['system']}"
             made: Any = build_system(spec, config, site, layer)
             if type(former) is not MultiHeadAttention or not isinstance(made, MultiHeadAttention):
-                raise ValueError(f"{where} cannot start from {type(former).__name__}")
+                raise ValueError(
+                    f"{where} cannot start from a trained {type(former).__name__}: {starts}; build "
+                    f"a new model with this plan"
+                )
             try:
                 made.start_from(former, neutral=neutral)
             except ValueError as error:

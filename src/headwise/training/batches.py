@@ -57,11 +57,6 @@ def token_batches(
     >>> [batch.tolist() for batch in token_batches([3, 5, 4, 5], batch_tokens=10)]
     [[0, 2], [1, 3]]
     """
-    if len(lengths) < processes:
-        raise ValueError(
-            f"lengths has {len(lengths)} sequences, expected at least {processes}: each of the "
-            f"processes that share a batch needs one; use fewer processes"
-        )
     sides = np.asarray(lengths, np.int32).reshape(len(lengths), -1)  # (sequences, sides)
     longest, shortest = sides.max(axis=1), sides.min(axis=1)
     if longest.max() > batch_tokens:

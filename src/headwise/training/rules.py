@@ -104,14 +104,9 @@ class TrainingRules:
         placed = {p for parameters in own + apart for p in parameters}
         others = [p for p in self.model.parameters() if p.requires_grad and p not in placed]
         decayed = set(decayed_parameters(self.model))
-        with_decay = [p for p in others if p in decayed]
-        groups = [with_decay, [p for p in others if p not in decayed], *own]
-        decays = [weight_decay] + [0.0] * len(groups)
-        return [
-            {"params": parameters, "weight_decay": decay, "lr": lr}
-            for parameters, decay in zip(groups, decays, strict=False)
-            if parameters
-        ]
+        groups = [(weight_decay, [p for p in others if p in decayed])]
+        groups += [(0.0, [p for p in others if p not in decayed]), *((0.0, ps) for ps in own)]
+        return [{"params": ps, "weight_decay": decay, "lr": lr} for decay, ps in groups if ps]
 
     def attach(self, optimizer: Any) -> Any:
         """Has an optimizer follow these rules, and no others, at each step; returns it.
@@ -170,9 +165,6 @@ class TrainingRules:
 
         def losses() -> Iterable[Tensor]:
             computed = loss()
-            if isinstance(computed, Mapping):
-                kind = type(computed).__name__
-                raise TypeError(f"loss computes a {kind}, expected the loss: lambda: model(x).loss")
             return [computed] if isinstance(computed, Tensor) else computed
 
         for rule in self.rules.values():
@@ -280,13 +272,12 @@ class RulesMixin:
         self._coming = super().get_batch_samples(*args)  # type: ignore[misc]
         return self._coming
 
-    def training_step(self: Any, *args: Any, **kwargs: Any) -> Tensor:
+    def training_step(self: Any, *args: Any, **kwargs: Any) -> Any:
         if self._coming is not None:  # only by now a resumed run has its random state
             (batches, items), self._coming = self._coming, None
             self.rules.step = self.state.global_step
             self.rules.before_step(lambda: self._losses(batches, items))
-        loss: Tensor = super().training_step(*args, **kwargs)  # type: ignore[misc]
-        return loss
+        return super().training_step(*args, **kwargs)  # type: ignore[misc]
 
     def _losses(self: Any, batches: Sequence[Any], items: Any) -> Iterator[Tensor]:
         """The losses of a step's batches, by the model without data-parallel wrapper."""
