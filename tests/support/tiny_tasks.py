@@ -90,7 +90,7 @@ def language_modelling(folder: Path) -> dict:
         "tokenizer": {"vocab_size": 280},
         "model": {"layers": 1},
         "training": {"batch_tokens": 256},
-        "evaluation": {"samples": 2, "max_new_tokens": 4},
+        "evaluation": {"max_new_tokens": 4},
     }
 
 
@@ -142,7 +142,6 @@ def speech_enhancement(folder: Path) -> dict:
         "data": {"path": "generated", "options": voices, **sounds},
         "model": {"layers": 1, "front_channels": [16, 16], "predicts": "gain"},
         "training": {"batch_tokens": 100},
-        "evaluation": {"pictures": 1},
     }
 
 

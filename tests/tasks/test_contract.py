@@ -6,7 +6,6 @@ scikit-learn or a plain loop make of the model in the folder and of the files of
 """
 
 import math
-import re
 from collections.abc import Callable, Iterator
 from functools import cached_property
 from itertools import chain
@@ -16,10 +15,8 @@ from typing import Any
 import numpy as np
 import pytest
 import sacrebleu
-import soundfile
 import torch
 import transformers
-from PIL import Image
 from sklearn.metrics import accuracy_score
 from support import run_folders, tiny_tasks
 from support.pages import read_page
@@ -52,7 +49,7 @@ class World:
         if task == "translation":
             changes["tokenizer"] = {"vocab_size": 360}
         if task == "language-modelling":  # windows without context, and the likeliest tokens
-            written = {"samples": 2, "max_new_tokens": 4, "temperature": 0}
+            written = {"max_new_tokens": 4, "temperature": 0}
             changes["evaluation"] = {"context": 0, **written}
         self.recipe = tiny_tasks.write_recipe(task, folder, **changes)
         self.trained = {system: self.train(system) for system in SYSTEMS}
@@ -141,22 +138,6 @@ def test_the_loss_of_40_steps_falls(world):
     assert len(losses) == found["steps"] == 40
     assert np.mean(losses[-10:]) < 0.95 * np.mean(losses[:3])
     assert [each["step"] for each in found["history"] if "eval_loss" in each] == [20, 40]
-
-
-def test_a_finished_run_is_not_trained_again(world):
-    for system in SYSTEMS:
-        before = (world.folder / system / "model" / "model.safetensors").stat().st_mtime_ns
-        again = world.train(system)
-        assert again == world.trained[system]  # also the seconds that the clock measured
-        after = (world.folder / system / "model" / "model.safetensors").stat().st_mtime_ns
-        assert after == before
-
-
-def test_nothing_half_written_stays(world):
-    names = {path.name for path in world.folder.rglob("*")}
-    assert not [name for name in names if re.search(r"partial|te?mp\b|~$", name)]
-    for system in SYSTEMS:
-        assert run_folders.weights(world.folder / system)
 
 
 @only("translation", "language-modelling", "classification", "probing")
@@ -313,33 +294,6 @@ def test_classes_and_probabilities_are_those_of_the_pipeline(world):
             label, probability = found.split("\t")
             assert label == made["label"]
             assert float(probability) == pytest.approx(made["score"], abs=1e-4)
-
-
-@only("images")
-def test_images_are_drawn_from_a_seed(world, tmp_path):
-    drawn = {}
-    for seed in (1, 1, 2):
-        made = answer(
-            *("predict", world.folder / "mae", "--number", 3, "--output", tmp_path / "drawn.png"),
-            *("--set", f"evaluation.seed={seed}"),
-        )
-        (prediction,) = made["predictions"]
-        with Image.open(prediction.removeprefix("written: ")) as image:
-            pixels = np.asarray(image.convert("RGB"))
-        assert np.array_equal(pixels, drawn.setdefault(seed, pixels))
-    assert not np.array_equal(drawn[1], drawn[2])
-
-
-@only("speech-enhancement")
-def test_a_sound_of_any_length_and_rate_keeps_both(world, tmp_path):
-    noise = 0.1 * np.random.default_rng(0).standard_normal(7_003)
-    soundfile.write(tmp_path / "noisy.wav", noise, 16_000)
-    target = tmp_path / "clean.wav"
-    made = answer("predict", world.folder / "moa", tmp_path / "noisy.wav", "--output", target)
-    assert made["predictions"] == [f"written: {target}"]
-    clean, rate = soundfile.read(target)
-    assert (rate, clean.shape) == (16_000, noise.shape)
-    assert np.isfinite(clean).all() and np.abs(clean - noise).max() > 0
 
 
 # --- looking inside -----------------------------------------------------------------------------

@@ -120,42 +120,33 @@ def test_the_specialisation_is_its_equation(ahead):
 
 def test_figure_2_is_measured_where_pixels_are_read(pairs, monkeypatch):
     """Weights made by hand: mechanism 0 has the left pixels, which stand behind `<bos>`."""
-    task, model = pairs({"system": "tim", "layers": "all"}, samples=1)
+    task, model = pairs({"system": "tim", "layers": "all"})
     is_left = torch.cat([torch.tensor([0.5]), (torch.arange(32) % 8 < 4).float()])
     made = torch.stack([is_left, 1 - is_left], -1)
     monkeypatch.setattr(
         model.decoder.layers[0].system, "_compete", lambda h: made.expand(len(h), -1, -1)
     )
-    black = np.zeros((1, 4, 8, 3), np.uint8)
-    monkeypatch.setattr("headwise.tasks.images.draw_images", lambda *_: black)
     measured = task.monitor(model)
     assert measured["specialisation"] == measured["specialisation, layer 0"] == pytest.approx(1)
     assert measured["specialisation, predicted"] < 0.6
     side, names = task.describe(task.collate([task.parts["test"][0]]))["decoder"].classes["side"]
     assert names == ["left", "right"] and (side[0, 1:] == 1 - is_left[1:]).all() and side[0, 0] < 0
-    (picture,) = task.evaluate(model, "test", task.recipe.evaluation, Each()).pictures
-    assert picture.title == "Samples" and picture.bytes[1:4] == b"PNG"
 
 
 # --- drawing ----------------------------------------------------------------------------------
 
 
-def test_draws_depend_on_the_seed_alone_and_are_colours(pairs):
+def test_draws_depend_on_the_seed_alone_and_are_colours(pairs, tmp_path):
     task, model = pairs(seed=3)
-    start = torch.full((5, 1), task.palette.bos_token_id)
-    drawn = draw_images(model, task.palette, task.recipe.evaluation, start)
+    drawn = draw_images(model, task.palette, task.recipe.evaluation, 5)
     torch.rand(7)
-    assert (drawn == draw_images(model, task.palette, task.recipe.evaluation, start)).all()
+    assert (drawn == draw_images(model, task.palette, task.recipe.evaluation, 5)).all()
+    other = task.recipe.evaluation.model_copy(update={"seed": 4})
+    assert (drawn != draw_images(model, task.palette, other, 5)).any()
     assert drawn.shape == (5, 4, 8, 3) and np.isin(drawn, task.palette.colors).all()
-    torch.nn.init.constant_(model.lm_head.weight, float("nan"))  # of a model that diverged
-    assert draw_images(model, task.palette, task.recipe.evaluation, start).shape == drawn.shape
-
-
-def test_the_upper_halves_of_given_images_are_completed(pairs, tmp_path):
-    task, model = pairs()
     task.save(tmp_path)
-    given = str(tmp_path / "left" / "00.png")
-    asked = Wish(inputs=[given], number=3, output=tmp_path / "drawn.png")
+    torch.nn.init.constant_(model.lm_head.weight, float("nan"))  # of a model that diverged
+    asked = Wish(number=3, output=tmp_path / "drawn.png")
     (line,) = Images.predict(tmp_path, task.recipe, model, asked)
-    assert line == f"written: {tmp_path / 'drawn.png'}"
-    assert Image.open(tmp_path / "drawn.png").format == "PNG"
+    assert line == f"written: {asked.output}"
+    assert Image.open(asked.output).format == "PNG"

@@ -169,7 +169,7 @@ def test_si_sdr_is_its_equation_and_knows_no_scale(seed, scale):
 
 def test_speech_is_scored_before_and_after():
     small = {**MODEL, "layers": 1, "front_channels": [8]}
-    own = road("speech-enhancement", "built-in", evaluation={"pictures": 0}, model=small)
+    own = road("speech-enhancement", "built-in", model=small)
     found = scores.evaluated(own, network(own))
     waves = [waves_of(own, "test", index) for index in range(len(own.items("test")))]
     before = [scores.si_sdr(clean, noisy) for noisy, clean in waves]

@@ -109,16 +109,16 @@ class Classification(Task):
     clean_keys: ClassVar = {"classes"}
     clean_features = datasets.Features(dict.fromkeys(columns, datasets.Value("string")))
     item_name = "examples"
+    counted = (("encoder", 128),)  # to which BERT cuts the examples of GLUE
     loss_unit = "nats per example"
     pipeline = "text-classification"
 
     @classmethod
     def clean(cls, columns: Columns, data: LabelledData, part: str) -> Columns:
         """Leaves out rows with an empty text or without a label; all else stays as it is."""
-        names, places = data.classes or [], {}
+        names, places, texts = data.classes or [], {}, columns["text"]
         if names and not any(re.fullmatch(r"-?\d+|True|False", name) for name in names):
             places = {-1: None, **dict(enumerate(names))}  # -1 is no label, as on the hub
-        texts = columns["text"]
         others = columns.get("pair", texts)
         kept: list[tuple[str, str, str]] = []
         for text, other, label in zip(texts, others, columns["label"], strict=True):
@@ -142,7 +142,6 @@ class Classification(Task):
         self._encoder = copy.deepcopy(self.tokenizer.backend_tokenizer)
         self._encoder.encode_special_tokens = True  # one that is written out in a text is text
         self._encoder.enable_truncation(data.max_length)  # of a pair the longer text first
-        self._names = tokenizers.token_names(self.tokenizer)
         self.padding = {"input_ids": self.tokenizer.pad_token_id}
         self.classes = None if data.regression else data.classes or self._learned_classes()
         if self.classes is None:
@@ -186,8 +185,7 @@ class Classification(Task):
             if math.isfinite(number) and number != IGNORED_LABEL:
                 return number
             remedy = f"expected a number other than {IGNORED_LABEL}, since data.regression is true"
-        data = self.recipe.data
-        raise DataError(f"{data.called}: {shown(text)} has the label {label!r}, {remedy}")
+        raise DataError(f"the text {shown(text)} has the label {label!r}, {remedy}")
 
     def items(self, rows: Any, part: str) -> Items:
         """Counts every example as `max_length`, so that a batch has examples of all lengths.
@@ -213,10 +211,6 @@ class Classification(Task):
             return {**sizes, "vocab_size": tokenizers.largest_size(settings, "classifier")}
         ids = {name: getattr(task.tokenizer, name) for name in SPECIAL}
         return {**sizes, **ids, "vocab_size": tokenizers.vocab_size(task.tokenizer)}
-
-    @classmethod
-    def cost_lengths(cls, recipe: ClassificationRecipe) -> dict[str, int]:
-        return {"encoder": 128}  # to which BERT cuts the examples of GLUE
 
     @classmethod
     def config(cls, recipe: ClassificationRecipe, task: Any = None) -> SequenceClassifierConfig:
@@ -280,9 +274,9 @@ class Classification(Task):
         return Outcome(scores=scores, outputs=outputs, samples=samples)
 
     def describe(self, batch: Mapping[str, Tensor]) -> dict[str, Positions]:
-        word = "word" if tokenizers.has_words(self.tokenizer) else "subword"
         label = {} if self.classes is None else {"class": (batch["labels"], self.classes)}
-        return {"encoder": Positions.of_tokens(batch["input_ids"], self._names, word, label)}
+        ids, names = batch["input_ids"], tokenizers.token_names(self.tokenizer)
+        return {"encoder": Positions(ids.shape, ids, names, classes=label)}
 
     @classmethod
     def predict(

@@ -62,10 +62,8 @@ def enhance_file(model: SpeechEnhancer, source: Path, target: Path) -> None:
     clean = resampled(np.stack([enhance(model, each) for each in channels], axis=1), own, rate)
     enhanced = np.zeros_like(samples)
     enhanced[: len(clean)] = clean[: len(samples)]
-    kind = soundfile.info(str(source)).subtype
-    subtype = kind if soundfile.check_format(target.suffix[1:].upper(), kind) else None
     with written_whole(target) as partial:
-        soundfile.write(str(partial), enhanced, rate, subtype=subtype)
+        soundfile.write(str(partial), enhanced, rate)
 
 
 # --- scores ---------------------------------------------------------------------------------------

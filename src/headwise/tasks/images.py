@@ -6,9 +6,9 @@ https://arxiv.org/abs/2103.00336. With x_i the colour of pixel i of n,
     p(x) = Π_i p(x_i | <bos>, x_1, ..., x_{i-1}),    bits per dimension = - log₂ p(x) / n.
 """
 
+import io
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from statistics import fmean
 from typing import Any, ClassVar, Literal
@@ -35,7 +35,6 @@ from headwise.models.modeling import HeadwiseModel
 from headwise.ops.labels import IGNORED_LABEL
 from headwise.recipes.recipe import Evaluation, Recipe
 from headwise.settings import LARGEST_SEED, FrozenSettings
-from headwise.tasks.pictures import sheet
 from headwise.tasks.scores import Outcome, Picture, Score, spread
 from headwise.tasks.task import Each, Positions, Task, Wish
 from headwise.training.loss import own_draws
@@ -46,15 +45,14 @@ _BATCH_TOKENS = 16_384  # tokens of a batch in evaluation
 _MEASURED = 256  # validation images of which figure 2 is measured
 _AT_ONCE = 64  # images that are drawn, or of which weights are taken, at a time
 _DRAWN = 16  # images that `predict` draws by default
-_UNKNOWN = 225  # a light grey for the pixels that the model completes
+_COLUMNS = 8  # images side by side in a picture
 
 
 class ImageData(Data):
     """Images: the column `image`. Files are folders of images, or IDX files as MNIST has them."""
 
     size: int = Field(32, ge=1)
-    """Height and width of the images in pixels. The largest square in the middle of an image is cut
-    out and resized."""
+    """Height and width in pixels, to which the largest middle square of an image is resized."""
     mode: Literal["rgb", "grey"] = "rgb"
     """`rgb` for three channels, `grey` for one."""
     options: dict[str, Any] = Field({}, validate_default=True)
@@ -88,7 +86,7 @@ class ImageEvaluation(Evaluation):
     """How images are drawn in evaluation and by `headwise predict`."""
 
     samples: int = Field(8, ge=0)
-    """How many images the model draws; as many are completed by it, given their upper half."""
+    """How many images the model draws."""
     temperature: float = Field(1.0, ge=0.001)
     """Temperature by which the logits are divided. Below 1, the images vary less."""
     seed: int = Field(1, ge=0, le=LARGEST_SEED)
@@ -109,15 +107,10 @@ class ImageRecipe(Recipe):
 def pairs(
     left: dict[str, Any], right: dict[str, Any], seed: int = 1
 ) -> dict[str, datasets.Dataset]:
-    """Returns images of two sources side by side.
+    """Returns images of two sources side by side, which `seed` pairs at random.
 
-    Each image of the larger source is beside a random one of the smaller, whose images are used in
-    shuffled rounds. The sources are divided into parts before they are paired, so that no half of
-    a training image is in another part.
-
-    Args:
-        left, right: the data of a half, with keys of `data`.
-        seed: decides which images stand side by side.
+    The images of the smaller source are used in shuffled rounds. The sources are divided into parts
+    before they are paired, so that no half of a training image is in another part.
     """
     halves = [parts_of(ImageData(**half), Images)[0] for half in (left, right)]
     options = {"left": left, "right": right, "seed": seed}
@@ -213,11 +206,6 @@ class Images(Task):
         tokens = {"bos_token_id": colors, "eos_token_id": None, "pad_token_id": None}
         return {"vocab_size": colors + 1, "max_length": height * width + 1, **tokens}
 
-    @classmethod
-    def cost_lengths(cls, recipe: ImageRecipe) -> dict[str, int]:
-        height, width, _ = recipe.data.shape
-        return {"decoder": height * width}
-
     def collate(self, items: list[Any]) -> dict[str, Tensor]:
         ids = pad(items, {})["input_ids"].long()
         labels = ids.clone()
@@ -246,20 +234,14 @@ class Images(Task):
         for name, some in scored.items():
             rows = np.stack([some.sum(1), np.full(len(some), height * some.shape[1])], axis=1)
             scores.append(Score.of(name, rows, "bits", lower_is_better=True, digits=3, note=note))
-        pictures = [self._picture(model, part, evaluation)] if evaluation.samples else []
-        return Outcome(scores=scores, pictures=pictures)
-
-    def _picture(self, model: HeadwiseModel, part: str, evaluation: ImageEvaluation) -> Picture:
-        """Returns images of the data, and images that the model draws and completes."""
-        ids = self._some(part, evaluation.samples)
-        drawn = draw_images(model, self.palette, evaluation, ids[:, :1])
-        blocks = [("of the data", self.palette.decode(ids)), ("drawn by the model", drawn)]
-        caption = (
-            "Images of the data in the palette's colours, images that the model draws, and upper "
-            "halves of images that it completes."
+        if not evaluation.samples:
+            return Outcome(scores=scores)
+        real = self.palette.decode(self._some(part, evaluation.samples))
+        drawn = draw_images(model, self.palette, evaluation, len(real))
+        caption = "Images of the data in the palette's colours; below them images by the model."
+        return Outcome(
+            scores=scores, pictures=[Picture.of("Samples", sheet([real, drawn]), caption)]
         )
-        sheet_of = sheet([*blocks, *completions(model, self.palette, evaluation, ids)])
-        return Picture.of("Samples", sheet_of, caption)
 
     def monitor(self, model: HeadwiseModel) -> dict[str, float]:
         """Returns the measure of figure 2 of pairs: the mean over layers, and each layer."""
@@ -309,42 +291,34 @@ class Images(Task):
             name: (of.long().masked_fill(pixels < 0, -1).expand_as(ids), names)
             for name, (of, names) in sides.items()
         }
-        positions = Positions.of_tokens(ids, self.palette.names, "colour", classes)
-        return {"decoder": replace(positions, size=(height, width))}
+        known = {"word": "colour", "classes": classes, "size": (height, width)}
+        return {"decoder": Positions(ids.shape, ids, self.palette.names, **known)}
 
     @classmethod
     def predict(
         cls, folder: Path, recipe: ImageRecipe, model: HeadwiseModel, wish: Wish
     ) -> Iterator[str]:
-        """Draws images, or completes the upper half of images in files; writes a PNG file."""
-        wish.refuse(cls.name, "texts")
+        """Draws images and writes them into a PNG file."""
+        wish.refuse(cls.name, "inputs", "texts")
         output = wish.output or Path(f"{folder.resolve().parent.name}.png")
-        palette, evaluation = Palette.load(folder), recipe.evaluation
-        if wish.inputs:
-            files = [{"bytes": None, "path": file} for file in wish.inputs]
-            images = np.stack([pixels_of(file, palette.shape) for file in files])
-            ids = torch.from_numpy(palette.encode(images)).repeat_interleave(wish.number or 1, 0)
-            blocks = completions(model, palette, evaluation, ids)
-        else:
-            start = torch.full((wish.number or _DRAWN, 1), palette.bos_token_id)
-            blocks = [("", draw_images(model, palette, evaluation, start))]
-        write_bytes(output, sheet(blocks))
+        palette, number = Palette.load(folder), wish.number or _DRAWN
+        write_bytes(output, sheet([draw_images(model, palette, recipe.evaluation, number)]))
         yield f"written: {output}"
 
 
 def draw_images(
-    model: Any, palette: Palette, evaluation: ImageEvaluation, start: Tensor
+    model: Any, palette: Palette, evaluation: ImageEvaluation, number: int
 ) -> np.ndarray:
     """Draws images pixel by pixel, from the top left, each pixel from the model's prediction.
 
-    `start` has for each image `<bos>` and the colours of its first pixels, `(images, 1 + pixels)`.
-    Returns RGB images, `(images, height, width, 3)`.
+    Returns RGB images, `(number, height, width, 3)`.
     """
+    start = torch.full((number, 1), palette.bos_token_id, device=model.device)
     with own_draws():
         torch.manual_seed(evaluation.seed)
         drawn = [
             model.generate(
-                some.to(model.device),
+                some,
                 max_length=palette.height * palette.width + 1,
                 do_sample=True,
                 temperature=evaluation.temperature,
@@ -358,15 +332,22 @@ def draw_images(
     return palette.decode(torch.cat(drawn).cpu())
 
 
-def completions(
-    model: Any, palette: Palette, evaluation: ImageEvaluation, ids: Tensor
-) -> list[tuple[str, np.ndarray]]:
-    """Returns blocks of a sheet: the upper halves of images, and how the model completes them."""
-    upper = palette.height // 2
-    drawn = draw_images(model, palette, evaluation, ids[:, : 1 + upper * palette.width])
-    given = drawn.copy()
-    given[:, upper:] = _UNKNOWN
-    return [("given", given), ("completed by the model", drawn)]
+def sheet(blocks: Sequence[np.ndarray]) -> bytes:
+    """Returns a PNG of blocks of RGB images, `(images, height, width, 3)`, eight in a row."""
+    _, height, width, _ = blocks[0].shape
+    columns, gap = min(_COLUMNS, max(map(len, blocks))), max(1, width // 16)
+    scale = max(1, 64 // height)  # small images would be hard to see
+    rows = []
+    for images in blocks:
+        gaps = ((0, -len(images) % columns), (0, gap), (0, gap), (0, 0))
+        tiles = np.pad(images, gaps, constant_values=255)
+        tiles = tiles.reshape(-1, columns, *tiles.shape[1:]).swapaxes(1, 2)  # side by side
+        rows += [*tiles.reshape(len(tiles), height + gap, -1, 3)]
+        rows.append(np.full_like(rows[-1][:gap], 255))
+    content = io.BytesIO()
+    pixels = np.concatenate(rows[:-1]).repeat(scale, 0).repeat(scale, 1)
+    Image.fromarray(pixels).save(content, format="PNG")
+    return content.getvalue()
 
 
 def specialisation(weights: Tensor, *, predicted: bool = False) -> float:
@@ -378,12 +359,10 @@ def specialisation(weights: Tensor, *, predicted: bool = False) -> float:
 
         Σ_s P(s) ‖c̄_s − c̄‖² / mean ‖c − c̄‖²
 
-    Nor does the paper say whether the pixel is the one that a position reads, or the one behind it,
-    which it predicts (`predicted`).
-
     Args:
         weights: the weight of each expert where a pixel is read, `(..., height, width, experts)`.
-        predicted: whether the side is that of the pixel behind it. The last has none.
+        predicted: whether the side is that of the pixel behind it, which is predicted there; the
+            paper leaves this open.
 
     >>> left, right = [0.9, 0.1], [0.2, 0.8]
     >>> specialisation(torch.tensor([[left, right], [left, right]]))

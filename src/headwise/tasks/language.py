@@ -42,13 +42,12 @@ from headwise.models.for_tasks import CausalLM
 from headwise.ops.labels import IGNORED_LABEL
 from headwise.recipes.recipe import Evaluation, Recipe
 from headwise.settings import LARGEST_SEED
-from headwise.tasks.scores import LEAST_ITEMS, Outcome, Sample, Score, spread
+from headwise.tasks.scores import LEAST_ITEMS, Outcome, Score
 from headwise.tasks.task import SPECIAL, Each, Positions, Task, Wish
 from headwise.training.loss import own_draws
 
 _BATCH_TOKENS = 8192  # tokens that a model reads at once in evaluation
 _LOGITS = 2**26  # largest number of logits at once in evaluation: 256 MB
-_PROMPTS = 32  # texts that are written at once
 
 # --- settings -----------------------------------------------------------------------------------
 
@@ -61,13 +60,11 @@ class RunningTextData(Data):
 
 
 class LanguageEvaluation(Evaluation):
-    """Settings of the evaluation: context of the scores, and generated text."""
+    """Context of the scores, and generated text."""
 
     context: int | None = Field(None, ge=0)
     """Every scored token has at least this many tokens of context, except at the start of the text.
     It must be less than data.block_length; by default it is half of it."""
-    samples: int = Field(12, ge=0)
-    """Number of lines of the test part that the model continues."""
     max_new_tokens: int | None = Field(None, ge=1)
     """Largest number of tokens that are written. With the prompt there are at most block_length.
     Default: half of it, and at most 60."""
@@ -115,7 +112,6 @@ class RunningText(Task):
     rows_at_once = 10_000
     features = datasets.Features({"input_ids": datasets.List(datasets.Value("int32"))})
     kind: ClassVar[tokenizers.Kind]  # of the tokenizer
-    stack: ClassVar[str]  # the model's only one
     special: ClassVar[tuple[str, ...]] = SPECIAL  # tokens that the model knows
 
     @classmethod
@@ -134,7 +130,6 @@ class RunningText(Task):
         self.padding = {"input_ids": self.tokenizer.pad_token_id, "labels": IGNORED_LABEL}
         self.made_of = [self.tokenizer.backend_tokenizer.to_str(), self.block_length]
         self._encoder = tokenizers.encoder_of(self.tokenizer)
-        self._names = tokenizers.token_names(self.tokenizer)
 
     def tokens(self, lines: list[str]) -> list[np.ndarray]:
         """Returns the tokens of each line, with its end."""
@@ -158,8 +153,8 @@ class RunningText(Task):
         return {k: x for k, x in batch.items() if k != "attention_mask" or not bool(x.all())}
 
     def describe(self, batch: Mapping[str, Tensor]) -> dict[str, Positions]:
-        word = "word" if tokenizers.has_words(self.tokenizer) else "subword"
-        return {self.stack: Positions.of_tokens(batch["input_ids"], self._names, word)}
+        ids, names = batch["input_ids"], tokenizers.token_names(self.tokenizer)
+        return {stack: Positions(ids.shape, ids, names) for stack, _ in self.counted}
 
 
 def lines_of(text: str | None) -> list[str]:
@@ -183,7 +178,7 @@ class LanguageModelling(RunningText):
     model_class = CausalLM
     item_name = "passages"
     pipeline = "text-generation"
-    kind, stack = "lines", "decoder"
+    kind = "lines"
 
     def encode(self, columns: Columns) -> Columns:
         """Returns the blocks of lines, each with the token before it in front."""
@@ -200,17 +195,13 @@ class LanguageModelling(RunningText):
         labels = ([IGNORED_LABEL, *item["input_ids"][1:]] for item in items)
         return super().collate([{**x, "labels": of} for x, of in zip(items, labels, strict=True)])
 
-    @classmethod
-    def cost_lengths(cls, recipe: LanguageRecipe) -> dict[str, int]:
-        return {"decoder": recipe.data.block_length}
-
     def save(self, folder: Path) -> None:
         super().save(folder)
         options = generation_options(self.recipe, self.tokenizer)
         GenerationConfig(**options).save_pretrained(folder)
 
     def evaluate(self, model: Any, part: str, evaluation: Any, each: Each) -> Outcome:
-        """Computes the perplexity of a part, and has the model continue some of its lines."""
+        """Computes the perplexity of a part over words and tokens, and its bits per byte."""
         lines = chain.from_iterable(rows["text"] for rows in self.rows[part].iter(1000))
         counted = ((len(line.split()), len(line.encode())) for line in lines)
         words, size = np.fromiter(counted, np.dtype((np.int32, 2))).T  # of each line
@@ -229,13 +220,13 @@ class LanguageModelling(RunningText):
             statistic, digits = ("bits", 3) if name == "bits per byte" else ("perplexity", 1)
             of = {"lower_is_better": True, "digits": digits, "note": note}
             scores.append(Score.of(name, rows, statistic, **of))
-        return Outcome(scores=scores, samples=self._samples(model, part, evaluation, each, words))
+        return Outcome(scores=scores)
 
     def _line_losses(self, model: Any, part: str, context: int | None, each: Each) -> np.ndarray:
         """Returns the nats of each line, its number of tokens and that of <unk>, `(3, lines)`."""
-        items = self.stored(part)
-        last_of = np.cumsum(items.lengths, dtype=np.int64)  # the last token of each block
-        size, end = int(last_of[-1]), self.tokenizer.eos_token_id
+        blocks = self.stored(part).rows.with_format("numpy")["input_ids"][:]
+        stream = np.concatenate([blocks[0][:1], *(block[1:] for block in blocks)])
+        size = len(stream) - 1
         context = self.block_length // 2 if context is None else context
         stride = self.block_length - context
         # The first window predicts all that it can, any other `stride` tokens, the last one the
@@ -247,13 +238,7 @@ class LanguageModelling(RunningText):
         cuts = sorted({0, *range(first, rest, at_once * stride), rest, size})
 
         def losses(span: tuple[int, int]) -> np.ndarray:
-            begin = max(0, span[0] - context)
-            # Token 0 is the line end before the text; each block begins with the last of another.
-            one, last = np.searchsorted(last_of, [begin, span[1]]).tolist()
-            blocks = items.rows[one : last + 1]["input_ids"]
-            read = np.concatenate([blocks[0][:1], *(block[1:] for block in blocks)])
-            start = int(last_of[one]) - int(items.lengths[one])
-            read = read[begin - start : span[1] + 1 - start]
+            read = stream[max(0, span[0] - context) : span[1] + 1]
             predicted = min(stride if span[0] else first, span[1] - span[0])
             length = min(len(read), context + predicted + 1)
             batch = torch.from_numpy(read).long().unfold(0, length, stride).to(model.device)
@@ -261,38 +246,12 @@ class LanguageModelling(RunningText):
                 found = model(input_ids=batch, logits_to_keep=predicted + 1).logits[:, :-1]
             targets = batch[:, -predicted:].flatten()
             nats = F.cross_entropy(found.flatten(0, 1).float(), targets, reduction="none")
-            ids = targets.cpu().numpy()
-            line = np.append(0, np.cumsum(ids == end))  # of each token, and of the next
-            figures = (nats.double().cpu(), np.ones(len(ids)), ids == self.tokenizer.unk_token_id)
-            return np.stack([np.bincount(line[:-1], x, line[-1] + 1) for x in figures])
+            return nats.double().cpu().numpy()
 
-        total, at = np.zeros((3, len(self.rows[part]) + 1)), 0
-        for sums in each(list(pairwise(cuts)), losses):  # the last line of one goes on in the next
-            total[:, at : at + sums.shape[1]] += sums
-            at += sums.shape[1] - 1
-        return total[:, :-1]
-
-    def _samples(
-        self, model: Any, part: str, evaluation: Any, each: Each, words: np.ndarray
-    ) -> list[Sample]:
-        """Has the model continue the first halves of lines that are spread over a part."""
-        recipe = self.recipe.model_copy(update={"evaluation": evaluation})
-        room, halves = self.block_length - _new_tokens(recipe), []
-        for line in spread(np.flatnonzero(words >= 8).tolist(), evaluation.samples):
-            text = self.rows[part][line]["text"].split()
-            middle = min(len(text) // 2, 32)
-            prompt = " ".join(text[:middle])
-            if len(self.tokenizer(prompt).input_ids) <= room:
-                halves.append((prompt, " ".join(text[middle:])))
-
-        def write(half: tuple[str, str]) -> Sample:
-            prompt, rest = half
-            (text,) = continued(model, self.tokenizer, [prompt], recipe)
-            return Sample(
-                given={"Prompt": prompt, "Text": rest}, made=text.partition("\n")[0].strip()
-            )
-
-        return each(halves, write)
+        nats, targets = np.concatenate(each(list(pairwise(cuts)), losses)), stream[1:]
+        line = np.cumsum(stream[:-1] == self.tokenizer.eos_token_id) - 1  # of each target
+        figures = nats, np.ones(size), targets == self.tokenizer.unk_token_id
+        return np.stack([np.bincount(line, x) for x in figures])
 
     @classmethod
     def predict(cls, folder: Path, recipe: Any, model: Any, wish: Wish) -> Iterator[str]:
@@ -303,11 +262,9 @@ class LanguageModelling(RunningText):
         for seed in range(evaluation.seed, evaluation.seed + (wish.number or 1)):
             drawn = evaluation.model_copy(update={"seed": seed})
             of_seed = recipe.model_copy(update={"evaluation": drawn})
-            for begin in range(0, len(prompts), _PROMPTS):
-                some = prompts[begin : begin + _PROMPTS]
-                texts = continued(model, tokenizer, some, of_seed)
-                for prompt, text in zip(some, texts, strict=True):
-                    yield (prompt + text).removesuffix("\n")
+            for prompt in prompts:
+                text = continued(model, tokenizer, prompt, of_seed)
+                yield (prompt + text).removesuffix("\n")
 
 
 def passages(words: np.ndarray) -> np.ndarray:
@@ -333,52 +290,43 @@ def passages(words: np.ndarray) -> np.ndarray:
 # --- generated text -----------------------------------------------------------------------------
 
 
-def _new_tokens(recipe: LanguageRecipe) -> int:
-    return recipe.evaluation.max_new_tokens or min(60, recipe.data.block_length // 2)
-
-
 def generation_options(
     recipe: LanguageRecipe, tokenizer: PreTrainedTokenizerFast
 ) -> dict[str, Any]:
     """Returns the settings of a recipe as arguments of `generate()` and of `GenerationConfig`."""
-    temperature, top_p = recipe.evaluation.temperature, recipe.evaluation.top_p
+    evaluation = recipe.evaluation
     options = {
-        "max_new_tokens": _new_tokens(recipe),
+        "max_new_tokens": evaluation.max_new_tokens or min(60, recipe.data.block_length // 2),
         "pad_token_id": tokenizer.pad_token_id,
         "bos_token_id": tokenizer.eos_token_id,
         "eos_token_id": None,  # a text may have several lines
         "remove_invalid_values": True,  # of a model that diverged
-        "do_sample": temperature > 0,
+        "do_sample": evaluation.temperature > 0,
     }
-    sampling = {"temperature": temperature, "top_k": 0, "top_p": top_p}
-    return options | (sampling if temperature else {})
+    sampling = {"temperature": evaluation.temperature, "top_k": 0, "top_p": evaluation.top_p}
+    return options | (sampling if evaluation.temperature else {})
 
 
 def continued(
-    model: CausalLM, tokenizer: PreTrainedTokenizerFast, prompts: list[str], recipe: LanguageRecipe
-) -> list[str]:
-    """Returns the texts with which a model goes on from prompts, without the prompts.
+    model: CausalLM, tokenizer: PreTrainedTokenizerFast, prompt: str, recipe: LanguageRecipe
+) -> str:
+    """Returns the text with which a model goes on from a prompt, without the prompt.
 
     A prompt begins a line and may hold line ends; behind an empty one the model begins a text.
 
     Raises:
-        ValueError: with what is written, a prompt is longer than the texts of the training.
+        ValueError: with what is written, it is longer than the texts of the training.
     """
-    batch = tokenizer(prompts, padding=True, return_tensors="pt").to(model.device)
-    sizes, most = batch["attention_mask"].sum(1), recipe.data.block_length - _new_tokens(recipe)
-    if (size := int(sizes.max())) > most:
+    given = tokenizer(prompt, return_tensors="pt").to(model.device)
+    options, size = generation_options(recipe, tokenizer), given["input_ids"].size(1)
+    if size > (most := recipe.data.block_length - options["max_new_tokens"]):
         raise ValueError(
-            f"INPUT has {shown(prompts[int(sizes.argmax())])} of {size} tokens, expected at most "
-            f"{most}: with the new ones it has to fit into the block_length of the run, "
-            f"{recipe.data.block_length}; shorten it, or set evaluation.max_new_tokens"
+            f"INPUT has {shown(prompt)} of {size} tokens, expected at most {most}: with the new "
+            f"ones it has to fit into data.block_length; shorten it, or set "
+            f"evaluation.max_new_tokens"
         )
     with torch.no_grad(), own_draws():
         torch.manual_seed(recipe.evaluation.seed)
-        made = model.generate(**batch, **generation_options(recipe, tokenizer))
-
-    def text(ids: Tensor) -> str:
-        return tokenizer.decode(ids[ids != tokenizer.pad_token_id])
-
+        (made,) = model.generate(**given, **options)
     # Decoded together with the prompt: a text by itself would lose its first space.
-    pairs = zip(batch["input_ids"], made, strict=True)
-    return [text(ids)[len(text(prompt)) :] for prompt, ids in pairs]
+    return tokenizer.decode(made)[len(tokenizer.decode(given["input_ids"][0])) :]

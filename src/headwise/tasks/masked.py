@@ -22,24 +22,20 @@ import numpy as np
 import torch
 from pydantic import Field, model_validator
 from torch import Tensor
-from transformers import PreTrainedTokenizerFast
 
 from headwise.data.encode import Columns, Item, Items, digest_of, lengths
 from headwise.data.load import DataError
 from headwise.data.stream import Shards
 from headwise.data.tokenizers import TokenizerSettings, read_tokenizer, vocab_size
-from headwise.messages import shown
 from headwise.models.for_tasks import MaskedLM
 from headwise.ops.labels import IGNORED_LABEL
 from headwise.recipes.recipe import Recipe
 from headwise.settings import LARGEST_SEED, FrozenSettings
-from headwise.tasks.language import RunningText, RunningTextData, lines_of
-from headwise.tasks.scores import Outcome, Sample, Score, spread
+from headwise.tasks.language import RunningText, RunningTextData
+from headwise.tasks.scores import Outcome, Score
 from headwise.tasks.task import Each, Positions, Wish
 
 _BATCH_TOKENS = 4096  # tokens of a batch in evaluation
-_SAMPLES = 12  # sequences whose begin a report shows
-_SAMPLE_TOKENS = 48  # largest number of tokens of a begin
 _LINES = 32  # lines that are filled in at once
 
 # --- settings -----------------------------------------------------------------------------------
@@ -95,15 +91,9 @@ class MaskedLanguageModelling(RunningText):
     model_class = MaskedLM
     item_name = "sequences"
     pipeline = "fill-mask"
-    kind, stack = "masked", "encoder"
+    kind = "masked"
+    counted = (("encoder", 128),)  # table 2 of Zhang et al. 2022, https://arxiv.org/abs/2210.05144
     special = (*RunningText.special, "mask_token_id")
-
-    @classmethod
-    def clean(cls, columns: Columns, data: Any, part: str) -> Columns:
-        """Returns the lines of rows. A row of several is a document: only its last is blank."""
-        rows = map(lines_of, columns["text"])
-        whole = (row if len(row) == 1 else [*filter(None, row), ""] for row in rows)
-        return {"text": list(chain.from_iterable(whole))}
 
     def open(self, folder: Path | None) -> None:
         super().open(folder)
@@ -161,18 +151,14 @@ class MaskedLanguageModelling(RunningText):
         # What is hidden belongs to the items, which are sequences of tokens.
         return digest_of(super().digest(part), self.recipe.masking.model_dump(), *self.made_of)
 
-    @classmethod
-    def cost_lengths(cls, recipe: MaskedRecipe) -> dict[str, int]:
-        return {"encoder": 128}  # as table 2 of Zhang et al. 2022, https://arxiv.org/abs/2210.05144
-
     def describe(self, batch: Mapping[str, Tensor]) -> dict[str, Positions]:
         """The tokens that the model reads, most of the predicted ones masked."""
         predicted = batch["labels"] != IGNORED_LABEL
         masked = predicted & (batch["input_ids"] == self.tokenizer.mask_token_id)
         # 0 where nothing is predicted, 1 at a mask, 2 where a predicted token is not masked.
         hidden = (2 * predicted.long() - masked.long(), ["not predicted", "masked", "shown"])
-        (tokens,) = super().describe(batch).values()
-        return {self.stack: replace(tokens, classes={"mask": hidden})}
+        described = super().describe(batch)
+        return {k: replace(tokens, classes={"mask": hidden}) for k, tokens in described.items()}
 
     def evaluate(self, model: Any, part: str, evaluation: Any, each: Each) -> Outcome:
         """Computes perplexity and accuracy over all tokens that are predicted.
@@ -181,7 +167,7 @@ class MaskedLanguageModelling(RunningText):
         """
         items = self.stored(part)
 
-        def score(indices: list[int]) -> tuple[np.ndarray, list[Sample]]:
+        def score(indices: list[int]) -> np.ndarray:
             """Returns nats, number of labels and of right guesses, `(sequences, 3)`."""
             batch = self.collate(items.__getitems__(indices))
             batch = {name: x.to(model.device) for name, x in batch.items()}
@@ -189,63 +175,35 @@ class MaskedLanguageModelling(RunningText):
             with torch.no_grad():
                 logits = model(**batch).logits  # (hidden tokens, vocabulary)
             log_p = logits.double().log_softmax(-1)
-            labels, guesses = batch["labels"][hidden].unsqueeze(1), log_p.argmax(-1, keepdim=True)
-            right, sums = guesses == labels, np.zeros((len(indices), 3))
+            labels, sums = batch["labels"][hidden].unsqueeze(1), np.zeros((len(indices), 3))
+            right = log_p.argmax(-1, keepdim=True) == labels
             found = torch.cat([-log_p.gather(1, labels), torch.ones_like(right), right], 1)
             np.add.at(sums, hidden.nonzero()[:, 0].cpu().numpy(), found.cpu().numpy())
-            # The begin of each sequence: masked, complete, and as it was filled in.
-            read = batch["input_ids"]
-            forms = read, read.masked_scatter(hidden, labels), read.masked_scatter(hidden, guesses)
-            chosen = [row for row, index in enumerate(indices) if index in shown_of_part]
-            texts = (decoded(self.tokenizer, x[chosen, :_SAMPLE_TOKENS]) for x in forms)
-            return sums, [
-                Sample(given={"Masked": masked, "Text": whole}, made=filled)
-                for masked, whole, filled in zip(*texts, strict=True)
-            ]
+            return sums
 
-        shown_of_part = {*spread(range(len(items)), _SAMPLES)}
-        batches = self.batches(part, _BATCH_TOKENS)
-        sums, samples = zip(*each(batches, score), strict=True)
-        figures = np.empty((len(items), 3))
-        figures[list(chain(*batches))] = np.concatenate(sums)
+        batches, figures = self.batches(part, _BATCH_TOKENS), np.empty((len(items), 3))
+        figures[list(chain(*batches))] = np.concatenate(each(batches, score))
         count = f"{int(figures[:, 1].sum()):,} hidden tokens in {len(items):,} sequences"
         of = {"lower_is_better": True, "digits": 2, "note": count}
         perplexity = Score.of("perplexity", figures[:, :2], "perplexity", **of)
         note = f"percent of {count}"
         accuracy = Score.of("accuracy", figures[:, [2, 1]], "accuracy", note=note)
-        return Outcome(scores=[perplexity, accuracy], samples=list(chain(*samples)))
+        return Outcome(scores=[perplexity, accuracy])
 
     @classmethod
     def predict(cls, folder: Path, recipe: Any, model: Any, wish: Wish) -> Iterator[str]:
         """Yields each line with the likeliest token in the place of each `<mask>`."""
         wish.refuse(cls.name, "number", "output")
-        tokenizer, longest = read_tokenizer(folder, cls.kind), recipe.data.block_length
-        lines = [line.strip() for line in wish.lines()]
-        for line in lines:
-            if line and tokenizer.mask_token not in line:
-                raise ValueError(
-                    f"INPUT has the line {shown(line)}, expected {tokenizer.mask_token} in the "
-                    f"place of each token that the model is to find"
-                )
+        tokenizer, lines = read_tokenizer(folder, cls.kind), wish.lines()
+        special = [tokenizer.pad_token_id, tokenizer.bos_token_id, tokenizer.eos_token_id]
         for begin in range(0, len(lines), _LINES):
-            some = lines[begin : begin + _LINES]
+            some = [line.strip() for line in lines[begin : begin + _LINES]]
             batch = tokenizer(some, padding=True, return_tensors="pt").to(model.device)
-            ids, sizes = batch["input_ids"], batch["attention_mask"].sum(1)
-            if (size := int(sizes.max())) > longest:
-                raise ValueError(
-                    f"INPUT has the line {shown(some[int(sizes.argmax())])} of {size} tokens, "
-                    f"expected at most {longest}, the block_length of the run; divide the line"
-                )
+            ids = batch["input_ids"]
             with torch.no_grad():
                 found = model(**batch).logits.argmax(-1)
-            is_mask = ids == tokenizer.mask_token_id
-            yield from decoded(tokenizer, torch.where(is_mask, found, ids))
-
-
-def decoded(tokenizer: PreTrainedTokenizerFast, rows: Tensor) -> list[str]:
-    """Returns rows of tokens as texts, without what stands around lines."""
-    around = torch.tensor([tokenizer.pad_token_id, tokenizer.bos_token_id, tokenizer.eos_token_id])
-    return [tokenizer.decode(row[~torch.isin(row, around)]) for row in rows.cpu()]
+            filled = torch.where(ids == tokenizer.mask_token_id, found, ids).tolist()
+            yield from (tokenizer.decode([x for x in row if x not in special]) for row in filled)
 
 
 def pack_sentences(lengths: list[int], capacity: int) -> Iterator[tuple[int, int]]:

@@ -31,7 +31,7 @@ from headwise.data.builtin import DOCUMENTED, paragraphs_of, sentences_of, stamp
 from headwise.data.load import DataError, Row, generated, lines, stamp
 from headwise.data.settings import PARTS
 from headwise.messages import shown
-from headwise.tasks.classification import Classification, ClassificationRecipe
+from headwise.tasks.classification import Classification
 
 Classes = dict[str, list[str]]  # name of a class to its sentences
 
@@ -232,7 +232,4 @@ class Probing(Classification):
     built_in: ClassVar = {"generated": generated_probe, "senteval": senteval}
     item_name = "sentences"
     loss_unit = "nats per sentence"
-
-    @classmethod
-    def cost_lengths(cls, recipe: ClassificationRecipe) -> dict[str, int]:
-        return {"encoder": 28}  # words of the longest sentence of Conneau et al. 2018
+    counted = (("encoder", 28),)  # words of the longest sentence of Conneau et al. 2018

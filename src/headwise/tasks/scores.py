@@ -23,7 +23,7 @@ from pydantic import BaseModel, ConfigDict, Field
 Rows = Sequence[Sequence[float]] | np.ndarray  # a row of numbers for each item
 RESAMPLES = 1000
 # With fewer items the test is unreliable: of two equally good systems it finds one better, at
-# p < 0.05, in 7 of 100 comparisons on 8 items, in 21 on 4 items and in half of those on 2 items.
+# p < 0.05, in 7 of 100 comparisons on 8 items, in 21 on 4 items.
 LEAST_ITEMS = 10
 _SEED = 12345
 _DRAWN_AT_ONCE = 4_000_000  # numbers in memory

@@ -15,7 +15,6 @@ from typing import Any, ClassVar, Literal, Self
 
 import datasets
 import numpy as np
-import torch
 from pydantic import Field, field_validator, model_validator
 from torch import Tensor
 
@@ -25,7 +24,6 @@ from headwise.data.load import DataError, Row, generated, shards_of
 from headwise.data.settings import Data, Files, absolute
 from headwise.data.sound import (
     SoundError,
-    analyse,
     num_frames,
     read_channels,
     resampled,
@@ -35,10 +33,9 @@ from headwise.data.utterances import Utterances, item_samples
 from headwise.data.voices import speak, voices
 from headwise.models.speech import SpeechEnhancer
 from headwise.ops.labels import IGNORED_LABEL
-from headwise.recipes.recipe import Evaluation, Recipe
+from headwise.recipes.recipe import Recipe
 from headwise.tasks.enhancing import enhance, enhance_file, figures, scores_of
-from headwise.tasks.pictures import spectrograms
-from headwise.tasks.scores import Outcome, Picture, spread
+from headwise.tasks.scores import Outcome
 from headwise.tasks.task import Each, Positions, Task, Wish
 
 _GROUP = r"\(.+\)"  # of a regular expression
@@ -71,12 +68,11 @@ class SpeechData(Data):
     noise: list[Noise] = Field(["white", "pink", "brown", "babble"], min_length=1)
     """Kinds of noise, all equally likely: white, pink and brown noise, babble of other speakers of
     the same part (of the training part if it has one speaker), recordings of noise_folder."""
-    test_noise: list[Noise] | None = Field(None, min_length=1)
-    """Kinds of noise of test parts; by default those of noise."""
     noise_folder: str | None = None
     """A folder of WAV or FLAC files of noise, of which each part has some of its own."""
     snr: tuple[float, float] = (0.0, 40.0)
-    """Range of the signal-to-noise ratio in decibels (DNS: 0 to 40)."""
+    """Range of the signal-to-noise ratio in decibels (DNS: 0 to 40). A further test set (`tests`)
+    may have a noise, snr and level of its own."""
     level: tuple[float, float] = (-35.0, -15.0)
     """Range of the root mean square of the mixture, in decibels of full scale."""
     seed: int = Field(1, ge=0)
@@ -89,22 +85,14 @@ class SpeechData(Data):
 
     @model_validator(mode="after")
     def _check_speech(self) -> Self:
-        kinds = [*self.noise, *(self.test_noise or ())]
-        if ("recordings" in kinds) != (self.noise_folder is not None):
+        if "recordings" in self.noise and self.noise_folder is None:
             raise ValueError(
-                f"noise is {kinds} and noise_folder is {self.noise_folder}, expected recordings "
-                f"and their folder, or neither"
+                f"noise is {self.noise} and noise_folder is {self.noise_folder}, expected a folder "
+                f"of recordings"
             )
         if self.streaming:
             raise ValueError("streaming is true, expected false: sounds are read from the disk")
         return self
-
-
-class SpeechEvaluation(Evaluation):
-    """How many spectrograms are drawn."""
-
-    pictures: int = Field(2, ge=0)
-    """How many test utterances get spectrograms."""
 
 
 class SpeechRecipe(Recipe):
@@ -112,8 +100,6 @@ class SpeechRecipe(Recipe):
 
     data: SpeechData
     """The speech and the noise to train and evaluate on."""
-    evaluation: SpeechEvaluation = Field(default_factory=SpeechEvaluation)
-    """How the trained model is evaluated."""
 
 
 class SpeechEnhancement(Task):
@@ -128,6 +114,7 @@ class SpeechEnhancement(Task):
     item_name = "utterances"
     loss_unit = "squared error of log magnitudes"
     pipeline = "audio-to-audio"
+    counted = (("decoder", 626),)  # ten seconds, as the sounds of DNS's test set
     rows_at_once = 16  # a recording may be long
     clean_keys: ClassVar = {"rate", "speaker_pattern", "divide_by"}
     # The bytes of float32 samples; `noisy` is None where noise is mixed in.
@@ -192,14 +179,9 @@ class SpeechEnhancement(Task):
         return columns  # frames are made of an item when it is drawn
 
     def _items(self, part: str) -> Utterances:
-        utterances, facts = Utterances(self, part, fresh=part == "train"), self.facts[part]
-        minutes = utterances.sounds.samples.sum() / self.recipe.data.rate / 60
-        facts |= {"minutes": f"{minutes:,.1f}", "speakers": len(utterances.sounds.of_speaker)}
         if self.recipe.data.divide_by == "speaker":  # the key of a recording is its speaker
-            facts.pop("repeated", None)
-            if "also in training" in facts:
-                facts["of speakers in training"] = facts.pop("also in training")
-        return utterances
+            self.facts[part].pop("repeated", None)
+        return Utterances(self, part, fresh=part == "train")
 
     def digest(self, part: str | None = None) -> str:
         if part is None:
@@ -217,17 +199,13 @@ class SpeechEnhancement(Task):
         window = num_frames(item_samples(recipe.data.seconds, rate), rate)
         return {"sampling_rate": rate, "window": window}
 
-    @classmethod
-    def cost_lengths(cls, recipe: SpeechRecipe) -> dict[str, int]:
-        return {"decoder": 626}  # ten seconds, as the sounds of DNS's test set
-
     def save(self, folder: Path) -> None:
         """Writes nothing: the model's configuration has the sampling rate."""
 
     # --- scores ---------------------------------------------------------------------------------
 
     def evaluate(self, model: Any, part: str, evaluation: Any, each: Each) -> Outcome:
-        """Returns PESQ and SI-SDR of the noisy and the enhanced speech, and spectrograms."""
+        """Returns PESQ and SI-SDR of the noisy and the enhanced speech."""
         utterances = self.parts[part]
         utterances = Utterances(self, part, fresh=False) if utterances.fresh else utterances
         rate = self.recipe.data.rate
@@ -238,12 +216,7 @@ class SpeechEnhancement(Task):
 
         rows = each(range(len(utterances)), scored)
         table = {name: np.array([row[name] for row in rows]) for name in rows[0]}
-        by_noise = np.argsort(np.nan_to_num(table["SI-SDR noisy"], nan=np.inf), kind="stable")
-        shown = spread(by_noise.tolist(), evaluation.pictures)
-        return Outcome(
-            scores=scores_of(table, rate),
-            pictures=[_picture(model, utterances, i, rows[i]) for i in shown],
-        )
+        return Outcome(scores=scores_of(table, rate))
 
     def describe(self, batch: Mapping[str, Tensor]) -> dict[str, Positions]:
         """Returns the loudness of the frames of noisy speech, and of the clean speech in them.
@@ -261,24 +234,21 @@ class SpeechEnhancement(Task):
         clean = powers["clean"]
         is_speech = (clean > least) & (clean >= 1e-4 * clean.amax(1, keepdim=True))
         classes = {"speech": (is_speech.long(), ["no speech", "speech"])}
-        shape = (clean.size(0), clean.size(1))
-        return {"decoder": Positions(shape, word="frame", classes=classes, levels=levels)}
+        return {"decoder": Positions(clean.shape, word="frame", classes=classes, levels=levels)}
 
     @classmethod
     def predict(cls, folder: Path, recipe: Any, model: Any, wish: Wish) -> Iterator[str]:
         """Enhances sound files of any length, rate and number of channels, which they keep.
 
-        A file `NAME.wav` is written to `NAME-enhanced.wav` beside it, or to the file that
-        `--output` names, or, with several, into the folder that it names.
+        `NAME.wav` is written to `NAME-enhanced.wav` beside it, or a single one to `--output`.
         """
         wish.refuse(cls.name, "texts", "number")
         if not wish.inputs:
             raise ValueError("INPUT is not given, expected WAV or FLAC files of noisy speech")
+        if wish.output is not None and len(wish.inputs) > 1:
+            raise ValueError("--output is one file and INPUT several: leave --output out")
         for source in map(Path, wish.inputs):
-            target = source.with_name(f"{source.stem}-enhanced{source.suffix}")
-            if wish.output is not None:
-                is_folder = wish.output.is_dir() or len(wish.inputs) > 1
-                target = wish.output / source.name if is_folder else wish.output
+            target = wish.output or source.with_stem(f"{source.stem}-enhanced")
             enhance_file(model, source, target)
             yield f"written: {target}"
 
@@ -333,15 +303,3 @@ def _speaker(name: str, pattern: str | None, part: str) -> str:
             f"regular expression whose first group is the speaker"
         )
     return match[1] if match else ""
-
-
-def _picture(
-    model: SpeechEnhancer, utterances: Utterances, index: int, scores: Mapping[str, float]
-) -> Picture:
-    """Draws the beginning of an utterance."""
-    noisy, clean = (wave[: utterances.size] for wave in utterances.whole(index))
-    waves, rate = np.stack([noisy, clean, enhance(model, noisy)]), utterances.data.rate
-    spectra = analyse(torch.tensor(waves), rate).abs()
-    sounds = dict(zip(("noisy", "clean", "enhanced"), spectra, strict=True))
-    caption = ", ".join(f"{name} {score:.2f}" for name, score in scores.items())
-    return Picture.of(utterances.rows[index]["name"], spectrograms(sounds, rate), f"{caption}.")

@@ -8,6 +8,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -20,7 +21,6 @@ from headwise.data.encode import Columns, Items, digest, digest_of, encoded, len
 from headwise.data.load import DataError, from_files, lines
 from headwise.data.settings import PARTS, Data, Files
 from headwise.data.stream import Shards, Stream
-from headwise.messages import shown
 from headwise.models.config import TransformerConfig
 from headwise.models.modeling import HeadwiseModel
 from headwise.recipes.pretrained import pretrained_config, pretrained_model
@@ -33,11 +33,7 @@ SPECIAL = ("pad_token_id", "bos_token_id", "eos_token_id")
 
 
 class Each:
-    """Computes something of each batch; whoever evaluates divides them, and shows a bar.
-
-    >>> Each()([[1, 2], [3]], sum)
-    [3, 3]
-    """
+    """Computes something of each batch; whoever evaluates may show a bar."""
 
     def __call__(self, batches: Sequence[Any], compute: Callable[[Any], Any]) -> list[Any]:
         """Returns what `compute` returns for each batch, in order."""
@@ -49,8 +45,8 @@ class Wish:
     """The arguments of `headwise predict`.
 
     Attributes:
-        inputs: files or texts.
-        texts: texts that are not taken for files.
+        inputs: files.
+        texts: texts.
         number: how many texts to write for each prompt, or how many images to draw; None for the
             task's default.
         output: the file to write; None for the task's default.
@@ -65,28 +61,17 @@ class Wish:
         """Raises `ValueError` if the user gave an option that a task does not have."""
         for option in options:
             if getattr(self, option):
-                name = "--text" if option == "texts" else f"--{option}"
+                name = {"inputs": "INPUT", "texts": "--text"}.get(option, f"--{option}")
                 raise ValueError(f"{name} is not for a run of {task}: leave it out")
 
     def lines(self, default: list[str] | None = None) -> list[str]:
-        """Returns the lines of each input that is a file, each other input, and the texts.
+        """Returns the lines of the files, and the texts.
 
         Without any it is the default, or else what standard input has.
         """
-        if not self.inputs and not self.texts:
-            return [x.rstrip("\r\n") for x in sys.stdin] if default is None else default
-        found: list[str] = []
-        for each in self.inputs:
-            if len(each) < 1000 and Path(each).is_file():
-                found += lines(each)
-            elif any(map(str.isspace, each)):
-                found.append(each)
-            else:
-                raise ValueError(
-                    f"INPUT is {shown(each)}, expected a file that is there, or a text with white "
-                    f"space in it; give any other text by --text"
-                )
-        return [*found, *self.texts]
+        if self.inputs or self.texts:
+            return [*chain.from_iterable(map(lines, self.inputs)), *self.texts]
+        return [x.rstrip("\r\n") for x in sys.stdin] if default is None else default
 
 
 @dataclass(frozen=True)
@@ -105,25 +90,13 @@ class Positions:
         size: of images, height and width: the last positions are the pixels, row by row.
     """
 
-    shape: tuple[int, int]
+    shape: tuple[int, ...]
     tokens: Tensor | None = None
     names: Mapping[int, str] = field(default_factory=dict)
     word: str = "token"
     classes: Mapping[str, tuple[Tensor, list[str]]] = field(default_factory=dict)
     levels: Mapping[str, Tensor] = field(default_factory=dict)
     size: tuple[int, int] | None = None
-
-    @classmethod
-    def of_tokens(
-        cls,
-        tokens: Tensor,
-        names: Mapping[int, str],
-        word: str = "token",
-        classes: Mapping[str, tuple[Tensor, list[str]]] | None = None,
-    ) -> "Positions":
-        """Returns positions that each have a token, `(batch, time)`."""
-        shape = (tokens.size(0), tokens.size(1))
-        return cls(shape, tokens, names, word, classes or {})
 
 
 class Task(ABC):
@@ -156,6 +129,8 @@ class Task(ABC):
     item_name: ClassVar[str] = "sentences"  # the unit of evaluation and of the bootstrap
     loss_unit: ClassVar[str] = "nats per token"
     pipeline: ClassVar[str | None] = None  # what transformers' pipelines and the hub call the task
+    # The stacks of the model, each with the length at which costs are counted; 0: the longest.
+    counted: ClassVar[tuple[tuple[str, int], ...]] = (("decoder", 0),)
     rows_at_once: ClassVar[int] = 1000  # how many rows `clean` and `encode` are given at once
     clean_features: ClassVar[datasets.Features | None] = None  # the types of what `clean` returns
     features: datasets.Features | None = None  # the types of what `encode` returns
@@ -251,7 +226,7 @@ class Task(ABC):
     @classmethod
     def cost_lengths(cls, recipe: Any) -> dict[str, int]:
         """Returns the length in each stack for which multiply-accumulates are counted."""
-        raise NotImplementedError(f"{cls.__name__} has no cost_lengths()")
+        return {stack: length or cls.sizes(recipe)["max_length"] for stack, length in cls.counted}
 
     @classmethod
     def config(cls, recipe: Any, task: Any = None) -> TransformerConfig:

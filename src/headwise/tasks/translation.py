@@ -114,6 +114,7 @@ class Translation(Task):
     built_in: ClassVar = {"interface-strings": interface_strings}
     columns: ClassVar = {"source": "source", "target": "target"}
     key = "source"
+    counted = (("encoder", 10), ("decoder", 10))  # table 1 of https://arxiv.org/abs/2210.05144
     clean_keys: ClassVar = {"max_length", "max_ratio"}
     clean_features = datasets.Features(dict.fromkeys(columns, datasets.Value("string")))
     features = datasets.Features(dict.fromkeys(("input_ids", "labels"), _TOKENS))
@@ -180,11 +181,6 @@ class Translation(Task):
             found["share_embeddings"] = "all" if is_joint else "target"
         return {**found, "vocab_size": sizes[0], "target_vocab_size": sizes[1]}
 
-    @classmethod
-    def cost_lengths(cls, recipe: Any) -> dict[str, int]:
-        """As in table 1 of Zhang et al. 2022, https://arxiv.org/abs/2210.05144."""
-        return {"encoder": 10, "decoder": 10}
-
     def build_model(self, recipe: Any) -> HeadwiseModel:
         model = super().build_model(recipe)
         # What is saved with it, so that transformers' generate() searches as `evaluate` does.
@@ -203,10 +199,9 @@ class Translation(Task):
         read = shift_right(labels, self.target.bos_token_id, padding)
         read = read.masked_fill(labels == IGNORED_LABEL, padding)
         source, target = map(tokenizers.token_names, (self.source, self.target))
-        word = "word" if tokenizers.has_words(self.target) else "subword"
         return {
-            "encoder": Positions.of_tokens(batch["input_ids"], source, word),
-            "decoder": Positions.of_tokens(read, target, word),
+            "encoder": Positions(batch["input_ids"].shape, batch["input_ids"], source),
+            "decoder": Positions(read.shape, read, target),
         }
 
     def evaluate(self, model: Any, part: str, evaluation: Any, each: Each) -> Outcome:
