@@ -146,27 +146,6 @@ def test_a_module_of_ones_own_with_a_loss_of_ones_own():
     refused({"shape", "(items,)"}, hw.head_importance, layer, [x], loss=lambda *of: loss(*of).sum())
 
 
-def test_paths_are_the_same_everywhere_also_within_peft():
-    peft = pytest.importorskip("peft")
-    model = build("gpt2")
-    batch = labelled("gpt2", model)
-    config = peft.LoraConfig(target_modules=["c_fc"], fan_in_fan_out=True)
-    model = peft.get_peft_model(model, config).eval()
-    paths = {f"base_model.model.transformer.h.{layer}.attn" for layer in range(2)}
-    for by in ("gradient", "removal"):
-        found = hw.head_importance(model, batch, by=by)
-        assert {head.path for head in found} == paths
-    cut = found.least(1)
-    ((path, (head,)),) = cut.items()
-    with hw.ablated(model, path, head=head):
-        expected = model(**batch).logits
-    torch.testing.assert_close(hw.prune_heads(model, cut)(**batch).logits, expected)
-    hw.gate_heads(model, "gated")
-    with hw.record(model) as decisions:
-        model(**batch)
-    assert set(decisions) == paths == {head.path for head in hw.head_importance(model, batch)}
-
-
 def _broken():
     model = build("gpt2")
     model.lm_head.weight.data[0] = math.nan

@@ -2,7 +2,6 @@
 
 import copy
 import json
-import pickle
 
 import pytest
 import torch
@@ -40,10 +39,13 @@ def test_pruned_heads_are_ablated_ones(name):
     model = build(name)
     given, paths = called(name, model), list(attentions(model))
     chosen = {paths[-1]: [1, 2]} if name == "albert" else {paths[-1]: [1, 2], paths[0]: [2, 3]}
+    attentions(model)[paths[-1]].weight.requires_grad_(False)
     pruned = copy.deepcopy(model)
     assert hw.prune_heads(pruned, chosen) is pruned
     with without(model, chosen):
         assert_near(pruned(**given).logits, model(**given).logits)
+    learning, were = ([p.requires_grad for p in each.parameters()] for each in (pruned, model))
+    assert learning == were and not all(were)
     for path in chosen:
         assert width_of(attentions(pruned)[path]) * 2 == width_of(attentions(model)[path])
 
@@ -111,22 +113,6 @@ def test_whole_models_load_too_and_other_classes_over_the_same_base(tmp_path):
     assert said == {"h.1.attn": [0, 1, 3]}
     for kind in (tf.GPT2Model, tf.GPT2ForSequenceClassification):
         assert hw.load_pruned(kind, tmp_path).base_model.h[1].attn.num_heads == 3
-
-
-@pytest.mark.parametrize("name", ["llama", "gpt2"])
-@torch.no_grad()
-def test_copies_and_other_ways_to_attend(name):
-    model = build(name).requires_grad_(False)
-    next(model.parameters()).requires_grad_(True)
-    hw.prune_heads(model, {0: [1, 3], 1: [0, 1]})
-    assert [p.requires_grad for p in model.parameters()].count(True) == 1  # what learns learns on
-    given = called(name, model)
-    expected = model(**given).logits
-    for other in (copy.deepcopy(model), pickle.loads(pickle.dumps(model))):
-        other.set_attn_implementation("eager")
-        out = other(**given, output_attentions=True)
-        assert [weights.size(1) for weights in out.attentions] == [2, 2]
-        assert_near(out.logits, expected)
 
 
 def computed(change):
