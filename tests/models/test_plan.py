@@ -12,21 +12,11 @@ from support.tiny_models import PLANS, config, model, systems_of, tokens
 
 import headwise as hw
 from headwise.models.parameters import decayed_parameters
+from headwise.models.plan import SYSTEMS
 
-CLASSES = {
-    "standard": hw.MultiHeadAttention,
-    "weighted": hw.BranchedAttention,
-    "agreement": hw.AgreementAttention,
-    "mae": hw.MAE,
-    "tim": hw.TIM,
-    "moa": hw.MoA,
-    "moh": hw.MoH,
-    "gated": hw.GatedAttention,
-    "differential": hw.DifferentialAttention,
-}
-NAMES = {made: name for name, made in CLASSES.items()}
+NAMES = {made: name for name, made in SYSTEMS.items()}
 # Weighted takes the place of the feed-forward too, TIM that of a whole layer.
-ANYWHERE = sorted(CLASSES.keys() - {"weighted", "tim"})
+ANYWHERE = sorted(SYSTEMS.keys() - {"weighted", "tim"})
 OPTIONS = {
     name: plan if isinstance(plan, dict) else {"system": name} for name, plan in PLANS.items()
 }
@@ -50,7 +40,7 @@ def placements(draw):
     found = {}
     for layer in range(3):
         whole = draw(st.booleans())  # a layer of TIM, in which nothing else stands
-        found["encoder_self", layer] = draw(st.sampled_from(list(CLASSES)))
+        found["encoder_self", layer] = draw(st.sampled_from(list(SYSTEMS)))
         found["decoder_self", layer] = "tim" if whole else draw(st.sampled_from(ANYWHERE))
         behind = ["standard"] if whole else [*ANYWHERE, "weighted"]
         found["decoder_cross", layer] = draw(st.sampled_from(behind))

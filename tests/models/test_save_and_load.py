@@ -9,7 +9,6 @@ import torch
 import transformers
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from safetensors.torch import load_file, save_file
 from support.tiny_models import KINDS, PLANS, blocks, inputs, labels, model, systems_of
 
 import headwise as hw
@@ -52,39 +51,6 @@ def test_importing_headwise_lets_the_auto_classes_know_its_models(tmp_path):
     code += "print(type(Auto.from_pretrained(sys.argv[1])).__name__)"
     done = subprocess.run([sys.executable, "-c", code, tmp_path], capture_output=True, check=True)
     assert done.stdout.decode().strip() == "CausalLMConfig"
-
-
-def test_weights_that_are_missing_are_told_and_drawn(tmp_path):
-    made, path = model("seq2seq", "mae"), tmp_path / "model.safetensors"
-    made.save_pretrained(tmp_path)
-    lost = {
-        "encoder.layers.0.self_attention.gate.output.weight",
-        "encoder.layers.0.self_attention.gate.norm.running_var",
-        "decoder.layers.1.cross_attention.q_proj.weight",
-    }
-    kept = {name: value for name, value in load_file(path).items() if name not in lost}
-    save_file(kept, path, {"format": "pt"})
-    loaded, told = hw.Seq2SeqLM.from_pretrained(tmp_path, output_loading_info=True)
-    assert set(told["missing_keys"]) == lost and not told["unexpected_keys"]
-    state = loaded.state_dict()
-    for name, value in made.state_dict().items():
-        assert state[name].isfinite().all()
-        assert torch.equal(state[name], value) == (name not in lost), name
-
-
-@pytest.mark.parametrize("damage", ["cut", "wider"])
-def test_a_damaged_file_is_an_error(damage, tmp_path):
-    model("causal").save_pretrained(tmp_path)
-    path = tmp_path / "model.safetensors"
-    if damage == "cut":
-        path.write_bytes(path.read_bytes()[:-500])
-    else:
-        tensors = load_file(path)
-        name = next(name for name in tensors if name.endswith("q_proj.weight"))
-        save_file({**tensors, name: torch.zeros(16, 17)}, path, {"format": "pt"})
-    with pytest.raises(Exception) as error:
-        hw.CausalLM.from_pretrained(tmp_path)
-    assert error.type.__module__.split(".")[0] in ("builtins", "safetensors", "safetensors_rust")
 
 
 @pytest.mark.parametrize("kind", KINDS)
