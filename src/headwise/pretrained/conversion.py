@@ -155,15 +155,8 @@ def _llama(config: Any) -> Settings:
     made |= {"head_dim": None if width == config.hidden_size / heads else width}
     made |= {"num_key_value_heads": None if key_heads == heads else key_heads}
     made |= {"ffn_dim": config.intermediate_size, "attention_dropout": config.attention_dropout}
+    made |= {"qwen2": {"bias": "qkv"}, "qwen3": {"qk_norm": True}}.get(config.model_type, {})
     return made | _activation(_GATED, hidden_act=config.hidden_act)
-
-
-def _qwen2(config: Any) -> Settings:
-    return {**_llama(config), "bias": "qkv"}
-
-
-def _qwen3(config: Any) -> Settings:
-    return {**_llama(config), "qk_norm": True}
 
 
 def _check_window(config: Any) -> None:
@@ -307,8 +300,8 @@ _MARIAN = {
 ARCHITECTURES = {
     "llama": Architecture("LlamaForCausalLM", CausalLM, _llama, _LLAMA, _prepare_llama),
     "mistral": Architecture("MistralForCausalLM", CausalLM, _llama, _LLAMA, _prepare_llama),
-    "qwen2": Architecture("Qwen2ForCausalLM", CausalLM, _qwen2, _LLAMA, _prepare_llama),
-    "qwen3": Architecture("Qwen3ForCausalLM", CausalLM, _qwen3, _LLAMA, _prepare_llama),
+    "qwen2": Architecture("Qwen2ForCausalLM", CausalLM, _llama, _LLAMA, _prepare_llama),
+    "qwen3": Architecture("Qwen3ForCausalLM", CausalLM, _llama, _LLAMA, _prepare_llama),
     "gpt2": Architecture("GPT2LMHeadModel", CausalLM, _gpt2, _GPT2, _prepare_gpt2),
     "bert": Architecture("BertForMaskedLM", MaskedLM, _bert, _BERT, _prepare_bert),
     "marian": Architecture("MarianMTModel", Seq2SeqLM, _marian, _MARIAN, _prepare_marian),

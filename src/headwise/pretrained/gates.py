@@ -272,16 +272,16 @@ def attach(
         if place.stack not in stacks:
             stacks[place.stack] = Stack(model.get_submodule(place.stack))
         place.module.add_module(NAME, HeadGates(system, options, place, stacks[place.stack]))
-    for module in _outermost(model):
+    for module in outermost(model):
         hook_losses(module)
     forget_compiled()
 
 
-def _outermost(module: nn.Module) -> list[PreTrainedModel]:
+def outermost(module: nn.Module) -> list[PreTrainedModel]:
     """The models of transformers that are in no other: their output has the loss."""
     if isinstance(module, PreTrainedModel):
         return [module]
-    return [found for child in module.children() for found in _outermost(child)]
+    return [found for child in module.children() for found in outermost(child)]
 
 
 def _class_over_heads(system: str | type[MultiHeadAttention]) -> type[MultiHeadAttention]:

@@ -6,10 +6,9 @@ from functools import partial
 from typing import Any
 
 from torch import Tensor, nn
-from transformers import PreTrainedConfig
 
 from headwise.models import inspect
-from headwise.pretrained.gates import gates_of, observed
+from headwise.pretrained.gates import gates_of, observed, outermost
 from headwise.pretrained.places import HeadLayout
 
 
@@ -19,8 +18,7 @@ def record(
 ) -> Iterator[inspect.Decisions]:
     """While this context is open, each forward pass of a model notes what its systems decide.
 
-    The decisions of all passes stay in memory as long as the result does. For long data use
-    `headwise.analyse`, which keeps a sample.
+    All of it stays in memory; for long data use `headwise.analyse`, which keeps a sample.
 
     Args:
         model: a headwise model, a model of transformers, or any module that holds systems of
@@ -104,10 +102,7 @@ def attention_noted(model: nn.Module, note: Callable[[str, Tensor], None]) -> It
         for path in gates_of(model):
             hook = model.get_submodule(path).register_forward_hook(partial(look, path))
             stack.callback(hook.remove)
-        for module in model.modules() if gates_of(model) else ():
-            config: Any = getattr(module, "config", None)
-            if isinstance(config, PreTrainedConfig):
-                before = config._attn_implementation
-                stack.callback(setattr, config, "_attn_implementation_internal", before)
-                config._attn_implementation_internal = "eager"
+        for each in outermost(model) if gates_of(model) else ():
+            stack.callback(each.set_attn_implementation, each.config._attn_implementation)
+            each.set_attn_implementation("eager")
         yield

@@ -159,7 +159,6 @@ class Trainer:
             with self._watch.over(now.step, now.total), StopSignal() as stop:
                 if not is_resumed:
                     accelerate.utils.set_seed(self._settings.seed, device_specific=True)
-                    self._note(self._rules.record())
                     if now.total:
                         self._note(self._measured())
                     else:
@@ -179,15 +178,12 @@ class Trainer:
         self._model.train()
         while now.step < now.total and not now.ended:
             self._step(batches)
-            is_last = now.step == now.total
             logs = now.step % settings.log_every == 0
-            validates = now.step % settings.evaluate_every == 0 or is_last
+            validates = now.step % settings.evaluate_every == 0 or now.step == now.total
             if logs:  # of the steps since the last time
                 loss = self._accelerator.reduce(self._loss_sum, "mean") / settings.log_every
                 self._loss_sum = torch.zeros_like(self._loss_sum)
                 self._note({"loss": float(loss), "learning_rate": self._rate})
-            if is_last or now.step % max(settings.log_every, now.total // 200) == 0:
-                self._note(self._rules.record())
             if validates:
                 self._validate()
             is_stopped = stop.came
@@ -274,11 +270,12 @@ class Trainer:
         now.ended = not is_patient or not math.isfinite(loss)  # later steps mend no weights
 
     def _measured(self) -> dict[str, float]:
-        """What the main process measures of the model."""
-        if self._measure is None or not self._is_main:
-            return {}
-        with aside_of_training(self._bare), self._autocast():
-            return self._measure(self._bare)
+        """What the rules follow, and what the main process measures of the model."""
+        found = self._rules.record()
+        if self._measure is not None and self._is_main:
+            with aside_of_training(self._bare), self._autocast():
+                found |= self._measure(self._bare)
+        return found
 
     def _tell_why_it_ended(self) -> None:
         now = self._now

@@ -3,7 +3,6 @@
 import json
 import math
 import signal
-import threading
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -117,20 +116,16 @@ class Watch:
 
 
 class StopSignal:
-    """Notes in `came` that Ctrl-C or SIGTERM has come; a second one ends the program at once.
-
-    A signal that the process ignores stays ignored.
-    """
+    """Notes in `came` that Ctrl-C or SIGTERM has come; a second one ends the program at once."""
 
     def __init__(self) -> None:
         self.came = False
         self._before: dict[int, Any] = {}
 
     def __enter__(self) -> Self:
-        if threading.current_thread() is threading.main_thread():  # no other may set handlers
-            for number in (signal.SIGINT, signal.SIGTERM):
-                if signal.getsignal(number) is not signal.SIG_IGN:  # as a shell has it for `... &`
-                    self._before[number] = signal.signal(number, self._note)
+        for number in (signal.SIGINT, signal.SIGTERM):
+            if signal.getsignal(number) is not signal.SIG_IGN:  # as a shell has it for `... &`
+                self._before[number] = signal.signal(number, self._note)
         return self
 
     def _note(self, *_: Any) -> None:
