@@ -33,7 +33,7 @@ import headwise
 from headwise.analysis.cost import model_cost
 from headwise.analysis.statistics import SIGNIFICANT, Estimate, Scores, contrast
 from headwise.messages import one_of
-from headwise.report.page import number
+from headwise.report.page import interval, number
 from headwise.tasks.scores import Score
 from headwise.yaml import read_yaml
 
@@ -329,7 +329,10 @@ def compared(test: Test, claim: Claim, runs: Runs) -> Finding:
         difference = contrast(less(first, second))
     else:
         difference = contrast(first, second)
-    ahead = difference if quantity.higher_is_better else negative(difference)
+    ahead = difference
+    if not quantity.higher_is_better:
+        low, high = -difference.high, -difference.low
+        ahead = replace(difference, value=-difference.value, low=low, high=high)
     kind = judged(test, ahead, sum(each.than is not None for each in claim.tests))
     means = [number(float(each.values.mean()), quantity.digits) for each in (first, second)]
     return Finding(
@@ -348,26 +351,16 @@ def bounded(test: Test, quantity: Quantity, found: Estimate) -> Finding:
     return Finding(test, judged(test, found), said(quantity, found), miss=miss)
 
 
-def negative(found: Estimate) -> Estimate:
-    return replace(found, value=-found.value, low=-found.high, high=-found.low)
-
-
 def said(quantity: Quantity, found: Estimate, *, sign: bool = False) -> str:
     """Writes a number with its interval, if it has one."""
-    ends = (found.value, found.low, found.high)
-    value, low, high = (number(end, quantity.digits, sign=sign) for end in ends)
-    interval = f" [{low}, {high}]" if found.low < found.high else ""
-    return f"{value}{interval} {quantity.name or quantity.rows}"
+    value = number(found.value, quantity.digits, sign=sign)
+    ends = (found.low, found.high) if found.low < found.high else (math.nan, math.nan)
+    within = interval(*ends, quantity.digits, before=" ", sign=sign)
+    return f"{value}{within} {quantity.name or quantity.rows}"
 
 
 def judged(test: Test, found: Estimate, tests: int = 1) -> Kind:
-    """Judges a test by the interval of an advantage, or of a number.
-
-    Args:
-        test: the test.
-        found: by how much the first system is better, or the number of the only one.
-        tests: how many tests of two systems the claim has.
-    """
+    """Judges a test by an advantage, or a number; `tests` of two systems does the claim have."""
     if "seeds" not in found.over or math.isnan(found.low):
         return "cannot be told"
     if test.than is None:

@@ -205,7 +205,9 @@ def test_explained(asked):
                 of = defaultdict(list)
                 for number, name, weights in rows:
                     of[number, name].append(weights)
-                pairs = [(name, np.mean(w, 0)) for (_, name), w in of.items() if name is not None]
+                pairs = [
+                    (name, np.mean(w, 0)) for (_, name), w in of.items() if isinstance(name, str)
+                ]
             elif label == "position":  # 0, 1, 2 to 3, 4 to 7, ...
                 pairs = [(place.bit_length(), weights) for _, place, weights in rows]
             else:

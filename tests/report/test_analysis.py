@@ -14,7 +14,6 @@ from headwise.analysis.questions import load
 from headwise.report.analysing import write_analyses
 
 ATTACK = "'\"--></title></style></script><script>alert(1)</script><img src=//x.example/y onerror=z>"
-KINDS = {"causal": "input_ids", "seq2seq": {"encoder": "input_ids", "decoder": "decoder_input_ids"}}
 
 
 def analysed(kind="causal", system="mae", *, higher_is_better=True, **options):
@@ -26,7 +25,7 @@ def analysed(kind="causal", system="mae", *, higher_is_better=True, **options):
         size = [model(**batch).logits.square().mean((1, 2)) for batch in batches]
         return torch.cat(size) * (1 if higher_is_better else -1) + (0 if higher_is_better else 1e3)
 
-    given = {"tokens": KINDS[kind], "quality": quality, "higher_is_better": higher_is_better}
+    given = {"tokens": "input_ids", "quality": quality, "higher_is_better": higher_is_better}
     return hw.analyse(model, batches, **{**given, **options})
 
 
@@ -117,7 +116,6 @@ def test_standard_attention_decides_nothing_and_stands_beside_a_model_that_does(
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"tokens": {"middle": "input_ids"}}, "'middle', expected 'encoder' and 'decoder'"),
         ({"tokens": "ids"}, "'ids', which a batch lacks: it has input_ids"),
         ({"level": "all"}, "level"),
         ({"quality": lambda: torch.ones(3, 3)}, "quality has the shape"),

@@ -52,7 +52,7 @@ class HeadImportance(list[Head]):
         """
         frame = self.frame()
         sums = frame.groupby(["path", frame["head"] // group], sort=False)["importance"].sum()
-        free = sums.drop(sums.groupby("path").idxmax()).sort_values()
+        free = sums.drop(sums.groupby("path").idxmax()).sort_values(kind="stable")
         if not 0 <= number <= len(free):
             raise ValueError(
                 f"number is {number}, expected 0 to {len(free)}: of {len(sums)} "

@@ -79,7 +79,7 @@ def analyse(
     model: nn.Module,
     batches: Iterable[Batch],
     *,
-    tokens: str | Mapping[str, str] | None = None,
+    tokens: str | None = None,
     names: Callable[[int], str] = str,
     quality: Callable[[], Any] | None = None,
     higher_is_better: bool = True,
@@ -99,8 +99,8 @@ def analyse(
         batches: keyword arguments of its forward, batch by batch: a list, a `DataLoader`, or
             anything else that can be gone through once. Positions where `attention_mask` is 0 are
             padding. In the decoder of an encoder-decoder model, so are labels of -100 at the end.
-        tokens: name of the argument with the numbers of tokens, `(batch, time)`; for a model of two
-            stacks `{"encoder": name, "decoder": name}`. Negative numbers are no tokens.
+        tokens: name of the argument with the numbers of tokens, `(batch, time)`; those of a decoder
+            are its `decoder_input_ids`. Negative numbers are no tokens.
         names: gives the name of each token, such as `tokenizer.convert_ids_to_tokens`. By default
             they are called by their numbers.
         quality: measures the model as it is when called: a number for each item of test data, in an
@@ -283,25 +283,19 @@ def _analysed(
     return Analysis(decided, table, name)
 
 
-def _described(tokens: str | Mapping[str, str], names: Callable[[int], str]) -> Describe:
-    """Returns a function that finds the tokens of a batch by the names of arguments."""
-    stacks = ("encoder", "decoder")
-    arguments = dict.fromkeys(stacks, tokens) if isinstance(tokens, str) else tokens
-    if unknown := arguments.keys() - stacks:
-        raise ValueError(
-            f"tokens has the key {sorted(unknown)[0]!r}, expected 'encoder' and 'decoder' to the "
-            f"name of an argument each, or a single name"
-        )
+def _described(tokens: str, names: Callable[[int], str]) -> Describe:
+    """Returns a function that finds the tokens of a batch, also those that a decoder reads."""
 
     def describe(batch: Batch) -> dict[str, Positions]:
+        if tokens not in batch:
+            raise ValueError(
+                f"tokens names {tokens!r}, which a batch lacks: it has {', '.join(batch)}"
+            )
         found = {}
-        for stack, argument in arguments.items():
-            if argument not in batch:
-                raise ValueError(
-                    f"tokens names {argument!r}, which a batch lacks: it has {', '.join(batch)}"
-                )
-            known = {n: str(names(n)) for n in batch[argument].unique().tolist() if n >= 0}
-            found[stack] = Positions(batch[argument].shape, batch[argument], known)
+        for stack, argument in (("encoder", tokens), ("decoder", "decoder_input_ids")):
+            if argument in batch:
+                known = {n: str(names(n)) for n in batch[argument].unique().tolist() if n >= 0}
+                found[stack] = Positions(batch[argument].shape, batch[argument], known)
         return found
 
     return describe

@@ -41,7 +41,7 @@ def analysis_sections(analyses: "Sequence[Analysis]", made: str) -> list[Section
                     section.title += f": {each.name}" if len(analyses) > 1 else ""
                     yield section
 
-    rest = of_all(of_entropy, of_load, of_explained, of_layers, over_training)
+    rest = of_all(of_decisions, of_load, of_layers, over_training)
     more: dict[str, Any] = {section.title: [replace(section, title="")] for section in rest}
     more["How this page was made"] = made
     counted = "Layers, heads and experts are counted from 0, as in the code."
@@ -257,16 +257,22 @@ def _by_class(d: Decided, label: str) -> pd.DataFrame:
 # --- the rest ---------------------------------------------------------------------------------
 
 
-def of_entropy(of: "Analysis") -> Section | None:
-    """Shows how undecided the decisions are: MAE section 5.1, TIM figure 3."""
-    names = {"low": "95% interval from", "high": "to", "even": "if all weigh alike"}
-    table = pd.DataFrame({d.place: entropy(d) for d in of.decided}).T.round(3)
+def of_decisions(of: "Analysis") -> Section | None:
+    """Shows how undecided decisions are, MAE section 5.1, and what explains them, TIM figure 2."""
+    names = {"mean": "entropy", "low": "95% interval from", "high": "to", "even": "entropy if even"}
+    rows = {}
+    for d in of.decided:
+        shares = {f"explained by {label}": share for label, share in explained_by(d).items()}
+        rows[d.place] = {**entropy(d).rename(names), **shares}
     says = (
         "The entropy −Σ w ln w of a decision with the weights w, in nats: 0 if one has all the "
-        "weight. The interval is over sequences."
+        "weight. The interval is over sequences. What a label explains is the share of the "
+        "variance of the weights that lies between its classes, less what as many classes explain "
+        "by chance (ε²): 1 if it says all about a decision. Labels go together, so that the shares "
+        "do not add up."
     )
-    shown = table.rename(columns=names)
-    return Section("How undecided the decisions are", says, shown) if len(table) else None
+    table = pd.DataFrame(rows).T.round(3)
+    return Section("How decisions are made", says, table) if rows else None
 
 
 def of_load(of: "Analysis") -> Section | None:
@@ -280,17 +286,6 @@ def of_load(of: "Analysis") -> Section | None:
         "compete, how often its weight is the largest; elsewhere its mean weight."
     )
     return Section("How the work is shared", says, figures=figures) if figures else None
-
-
-def of_explained(of: "Analysis") -> Section | None:
-    """Shows what explains the decisions: TIM figure 2."""
-    table = pd.DataFrame({d.place: explained_by(d) for d in of.decided}).T
-    says = (
-        "The share of the variance of the weights that lies between the classes of a label, less "
-        "what as many classes explain by chance (ε²): 1 if the label says all about a decision. "
-        "Labels go together, so that the shares do not add up."
-    )
-    return Section("What explains the decisions", says, table) if table.size else None
 
 
 def of_layers(of: "Analysis") -> Section | None:
