@@ -81,8 +81,7 @@ def test_padding(name, system):
 
 @over(CAUSAL)
 def test_future(name, system):
-    modes = (False, True) if name in EIGHT else (False,)
-    laws.hidden_changes_nothing(subject(name, system), time=3, modes=modes)
+    laws.hidden_changes_nothing(subject(name, system), time=3)
 
 
 @over(CAUSAL, BY_POSITION, dear=True)

@@ -20,7 +20,6 @@ from headwise.models.modeling import (
     HeadwiseModel,
     Stack,
     check_labels,
-    cross_entropy,
     squared_error,
 )
 from headwise.ops.labels import IGNORED_LABEL
@@ -100,13 +99,12 @@ class CausalLM(HeadwiseModel, DecodingGenerationMixin):
             labels = labels[:, -logits_to_keep:][:, 1:]
         if self.lm_head is not None:
             logits = self.lm_head(hidden)
+            if labels is not None:
+                total = self.cross_entropy(logits[:, :-1], labels)
         elif labels is None:
             logits = self.decoder.embedding.log_probs(hidden)
         else:
             total = self.decoder.embedding.loss(hidden[:, :-1], labels)
-        if self.lm_head is not None and labels is not None:
-            smoothing = self.config.label_smoothing if self.training else 0.0
-            total = cross_entropy(logits[:, :-1], labels, smoothing)
         return self.finished(states, logits, found, total, labels, num_items_in_batch)
 
     def get_output_embeddings(self) -> nn.Module | None:
@@ -180,8 +178,7 @@ class MaskedLM(HeadwiseModel):
             hidden = hidden[chosen]  # (tokens, embed_dim)
         logits = self.lm_head(self.transform_norm(F.gelu(self.transform(hidden))))
         if labels is not None:
-            smoothing = self.config.label_smoothing if self.training else 0.0
-            total = cross_entropy(logits, labels[chosen], smoothing)
+            total = self.cross_entropy(logits, labels[chosen])
         return self.finished(states, logits, found, total, labels, num_items_in_batch)
 
 
@@ -252,7 +249,7 @@ class SequenceClassifier(HeadwiseModel):
             if self.config.problem == "regression":
                 total = squared_error(logits.squeeze(-1), labels)
             else:
-                total = cross_entropy(logits, labels)
+                total = self.cross_entropy(logits, labels)
         return self.finished(states, logits, found, total, labels, num_items_in_batch)
 
     def _pooled(self, encoded: Tensor, attention_mask: Tensor | None) -> Tensor:
@@ -350,8 +347,7 @@ class Seq2SeqLM(HeadwiseModel, DecodingGenerationMixin):
         )
         logits, total = self.lm_head(states.last_hidden_state), None
         if labels is not None:
-            smoothing = self.config.label_smoothing if self.training else 0.0
-            total = cross_entropy(logits, labels, smoothing)
+            total = self.cross_entropy(logits, labels)
         return self.finished(states, logits, found, total, labels, num_items_in_batch)
 
     def get_input_embeddings(self) -> nn.Module:

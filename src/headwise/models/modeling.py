@@ -177,9 +177,8 @@ class HeadwiseModel(PreTrainedModel):
     - `inputs_embeds`: what `get_input_embeddings()` gives for the tokens, in their place; the model
       scales it as its own.
     - `attention_mask`: 1 at tokens and 0 at padding, which may be on either side, `(batch, time)`;
-      behind a cache `(batch, cached + time)`.
-      A token's position is the number of tokens before it, padding left out; several texts in one
-      row would see one another.
+      behind a cache `(batch, cached + time)`. A token's position is the number of
+      tokens before it, padding left out; several texts in one row would see one another.
     - `labels`: what is to be predicted, and -100 where nothing is.
     - `num_items_in_batch`: by what the sum of the labels' losses is divided; by default the number
       of labels that are not -100.
@@ -269,6 +268,13 @@ class HeadwiseModel(PreTrainedModel):
             auxiliary = None  # pipelines expect a row for each item
         losses["auxiliary_loss"] = auxiliary
         return HeadwiseOutput(**{**states, **losses, "logits": logits})
+
+    def cross_entropy(self, logits: Tensor, labels: Tensor) -> Tensor:
+        """Summed over all labels that are not -100, in float32 at least; in training smoothed."""
+        logits = logits.to(torch.promote_types(logits.dtype, torch.float32)).flatten(0, -2)
+        smoothing = getattr(self.config, "label_smoothing", 0.0) if self.training else 0.0
+        how: Any = {"ignore_index": IGNORED_LABEL, "reduction": "sum"}
+        return F.cross_entropy(logits, labels.flatten(), label_smoothing=smoothing, **how)
 
     def _init_weights(self, module: nn.Module) -> None:
         # The functions of nn.init leave weights alone that have been loaded.
@@ -545,13 +551,6 @@ def sinusoids(positions: Tensor, embed_dim: int) -> Tensor:
     channels = torch.arange(0, embed_dim, 2, device=positions.device)
     angles = positions.unsqueeze(-1) * torch.exp(channels * (-math.log(10_000) / embed_dim))
     return torch.stack([angles.sin(), angles.cos()], dim=-1).flatten(-2)[..., :embed_dim]
-
-
-def cross_entropy(logits: Tensor, labels: Tensor, smoothing: float = 0.0) -> Tensor:
-    """The cross entropy summed over all labels that are not -100, at least in float32."""
-    logits = logits.to(torch.promote_types(logits.dtype, torch.float32)).flatten(0, -2)
-    how: Any = {"ignore_index": IGNORED_LABEL, "label_smoothing": smoothing, "reduction": "sum"}
-    return F.cross_entropy(logits, labels.flatten(), **how)
 
 
 def squared_error(predicted: Tensor, labels: Tensor) -> Tensor:

@@ -104,7 +104,7 @@ def padding_changes_nothing(
     drawn = drawn._replace(memory_padding=memory_padding)
     noisy, other = (_with_noise(subject, drawn, padding, seed + n, 100.0) for n in (1, 2))
     together = run(subject, noisy, padding=padding).seen
-    _finite("of a padded batch", together)
+    finite("of a padded batch", together)
     for row in torch.nonzero(rows).flatten().tolist():
         lone = drawn.rows([row])
         memory = lone.memory
@@ -137,7 +137,6 @@ def hidden_changes_nothing(
     *,
     rows: int = 2,
     time: int = 6,
-    modes: Sequence[bool] = (False, True),
     seed: int = 0,
 ) -> None:
     """What a position may not see changes nothing there: the future, or what a mask hides.
@@ -145,7 +144,6 @@ def hidden_changes_nothing(
     Args:
         mask: `(time, time)`, `(rows, time, time)` or `(rows, heads, time, time)`; boolean `True` is
             hidden, as is -1000 or less in a float mask. Without one the subject has to be causal.
-        modes: False looks at evaluation, True at training.
     """
     sees = torch.ones(rows, time, time, dtype=torch.bool)
     if mask is not None:
@@ -155,7 +153,7 @@ def hidden_changes_nothing(
     # Over any number of layers, a position depends also on what those see that it sees.
     sees = torch.linalg.matrix_power(sees.double(), time) > 0
     batch = subject.draw(rows, time, seed)
-    for train in modes:
+    for train in (False, True):
         before = run(subject, batch, mask=mask, train=train).seen
         for changed in range(time):
             hidden = ~sees[:, :, changed]
@@ -293,7 +291,7 @@ def half_precision_is_near(subject: Subject, *, near: float = 0.1, seed: int = 0
     dtype = whole.output.dtype
     assert dtype == torch.bfloat16, f"a module in bfloat16 gives {dtype}"
     for seen, how in ((mixed, "under autocast"), (whole, "as a whole")):
-        _finite(f"in bfloat16, {how},", seen)
+        finite(f"in bfloat16, {how},", seen)
         error = (seen.output.float() - exact).norm(dim=-1) / exact.norm(dim=-1).clamp(min=1e-6)
         off = float(error.median())
         assert off <= near, f"outputs in bfloat16, {how}, are off by {off:.2g} of their size"
@@ -301,23 +299,14 @@ def half_precision_is_near(subject: Subject, *, near: float = 0.1, seed: int = 0
         assert gradient.isfinite().all(), f"gradients of {name} are not finite, under autocast"
 
 
-def empty_is_empty(
-    subject: Subject,
-    *,
-    shapes: Sequence[tuple[int, int]] = ((0, 4), (3, 0), (0, 0), (3, 1), (1, 1)),
-    seed: int = 0,
-) -> None:
-    """No rows give no rows, no positions give none, and a single one gives finite numbers.
-
-    Args:
-        shapes: `(rows, time)` of the batches.
-    """
-    for rows, time in shapes:
+def empty_is_empty(subject: Subject, *, seed: int = 0) -> None:
+    """No rows give no rows, no positions give none, and a single one gives finite numbers."""
+    for rows, time in ((0, 4), (3, 0), (0, 0), (3, 1), (1, 1)):
         seen = run(subject, subject.draw(rows, time, seed)).seen
         shape = tuple(seen.output.shape)
         fits = shape[0] == rows and (len(shape) == 2 or shape[1] == time)
         assert fits, f"{rows} rows of {time} give an output {shape}"
-        _finite(f"of {rows} rows of {time}", seen)
+        finite(f"of {rows} rows of {time}", seen)
 
 
 class Pass(NamedTuple):
@@ -420,7 +409,7 @@ _LOOK_FOR = (
 )
 
 
-def _finite(which: str, seen: Seen) -> None:
+def finite(which: str, seen: Seen) -> None:
     for what, x in _named(seen).items():
         assert x.isfinite().all(), f"{what} {which} are not finite{_LOOK_FOR}"
 

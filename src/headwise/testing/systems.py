@@ -191,10 +191,11 @@ def _draw_parameters(module: Any) -> None:
 def _check_outputs(plan: _Plan) -> None:
     # As it starts: what lives on a simplex, say, does not stay there when randomized.
     subject = plan.build(randomize=False)
-    laws.empty_is_empty(subject, shapes=((3, 7), (1, 1), (3, 1), (0, 7), (3, 0), (0, 0)))
+    laws.empty_is_empty(subject)
     laws.evaluation_draws_nothing(subject)
     batch = subject.draw(3, _TIME, 1)._replace(memory_padding=_MEMORY)
     out = subject.call(batch, padding=_RIGHT)
+    laws.finite("of a padded batch", subject(batch, padding=_RIGHT))
     shape, expected = tuple(out.output.shape), tuple(batch.sequence.shape)
     assert shape == expected, f"the shape is {shape}, expected (batch, time, embed_dim), {expected}"
     if subject.first_position is not None:
