@@ -210,20 +210,6 @@ def test_any_module_with_systems_is_shown_by_what_its_output_becomes(tokenizer):
     assert shown["losses"][3] == pytest.approx(float((without - whole).square().mean()), rel=1e-4)
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ({"text": ""}, "text is ''"),
-        ({"text": ["open", "save"]}, "expected a text"),
-        ({"text": "open", "target": "ouvrir"}, "target is given"),
-        ({}, "text is missing"),
-    ],
-)
-def test_bad_texts_are_refused(tokenizer, arguments, message):
-    with pytest.raises(ValueError, match=message):
-        hw.explore(language_model(tokenizer), tokenizer, **arguments)
-
-
 def test_what_cannot_be_shown_is_refused(tokenizer):
     narrow = language_model(tokenizer, positions="learned", max_positions=3)
     cut = hw.explore(narrow, tokenizer, "open the file again", without="none").payload
@@ -238,6 +224,14 @@ def test_what_cannot_be_shown_is_refused(tokenizer):
         hw.explore(Own(len(tokenizer), begin=1), tokenizer, "open the")
     with pytest.raises(ValueError, match="without any"):
         hw.explore(nn.Embedding(9, 4), {"input_ids": IDS})
+    for given, said in (
+        ({"text": ""}, "text is ''"),
+        ({"text": ["open", "save"]}, "expected a text"),
+        ({"text": "open", "target": "ouvrir"}, "target is given"),
+        ({}, "text is missing"),
+    ):
+        with pytest.raises(ValueError, match=said):
+            hw.explore(language_model(tokenizer), tokenizer, **given)
     broken = language_model(tokenizer)
     broken.lm_head.weight.data[0, 0] = float("nan")
     with pytest.raises(ValueError, match="diverged"):

@@ -322,9 +322,8 @@ def learning(of: Comparison) -> Section:
     }
     says = (
         "Strong lines and the table are of means over seeds; thin lines are the seeds. Steps are "
-        "counted until the validation loss is down to the baseline's lowest, on straight lines "
-        "between validations. The training loss also holds what a recipe adds to it, such as label "
-        "smoothing."
+        "counted to the first validation whose loss is down to the baseline's lowest. The training "
+        "loss also holds what a recipe adds to it, such as label smoothing."
     )
     figures = [figure for name, title in titles.items() for figure in curves(of, name, title)]
     return Section("Learning", says, how_soon(of), figures)
@@ -373,25 +372,12 @@ def how_soon(of: Comparison) -> pd.DataFrame | None:
     rows = {
         name: {
             "Lowest validation loss": number(losses.min(), digits),
-            f"Steps to {number(target, digits)}": number(first_step(losses, target), 0),
+            f"Steps to {number(target, digits)}": number(losses.index[losses <= target].min(), 0),
         }
         for name, losses in found.items()
         if len(losses)
     }
     return _table(rows) if math.isfinite(target) else None
-
-
-def first_step(losses: pd.Series, target: float) -> float:
-    """Finds the step at which a loss first reaches a target, on straight lines between values.
-
-    >>> first_step(pd.Series({100: 4.0, 200: 2.0}), 2.5), first_step(pd.Series({100: 4.0}), 2.5)
-    (175.0, nan)
-    """
-    below = np.flatnonzero(losses.to_numpy() <= target)
-    if not len(below):
-        return math.nan
-    part = losses.iloc[max(0, below[0] - 1) : below[0] + 1]
-    return float(np.interp(-target, -part.to_numpy(), part.index))
 
 
 # --- outputs ----------------------------------------------------------------------------------
