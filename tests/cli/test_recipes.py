@@ -14,8 +14,8 @@ from support.tiny_tasks import RECIPES, answer
 
 import headwise as hw
 from headwise.models.plan import SYSTEMS
+from headwise.recipes.document import OFFLINE
 from headwise.recipes.keys import keys_of
-from headwise.recipes.listing import OFFLINE
 from headwise.recipes.pretrained import pretrained_model
 from headwise.recipes.recipe import TASKS, load_recipe, task_class
 from headwise.yaml import read_yaml, write_yaml
@@ -273,7 +273,6 @@ CHANGES = [  # what `--set` takes, of which system, and what comes of it
     ("systems.cross.model.dropout=0.2", "cross", {"model.dropout": 0.2}),
     ("systems.cross.model.dropout=0.2", "standard", {"model.dropout": 0.3}),
     ("systems.wide.model.embed_dim=64", "wide", {"model.embed_dim": 64, "model.dropout": 0.3}),
-    ("model={embed_dim: 32}", "cross", {"model.embed_dim": 32, "model.dropout": 0.1}),
     # One budget takes the place of the other, also of a system's.
     ("training.epochs=3", "cross", {"training.max_steps": None, "training.epochs": 3}),
     ("data.max_length=7", "cross", {"data.max_length": 7, "data.options": {"language": "fr"}}),

@@ -119,7 +119,6 @@ def test_several_files_are_one_text_in_their_order(tmp_path):
 
 TABLE = ["sentence\tlabel", *(f"{sentence(key)}\t{key % 2}" for key in range(20))]
 ALIKE = "\n".join([TABLE[0], *(f"{sentence(key)}\tonly" for key in range(60))]).encode()
-IDX = b"\0\0\x08\x03" + b"".join(size.to_bytes(4, "big") for size in (2, 4, 4)) + bytes(32)
 PACKED = gzip.compress(b"".join(b"line %d\n" % number for number in range(9_000)))
 SOUND = wav(row("speech-enhancement", 0)[1])
 
@@ -156,8 +155,6 @@ BAD: dict[str, tuple[str, dict[str, bytes], Iterable[str]]] = {
     ),
     "one class": ("classification", {"a.tsv": ALIKE}, {"only"}),
     "partition": ("probing", {"a.txt": text("tr\tO\tx", "dev\tO\ty")}, {"a.txt", "2", "dev"}),
-    "cut images": ("images", {"a.idx": IDX[:-1]}, {"a.idx", "31"}),
-    "no images": ("images", {"a.idx": IDX[:4] + bytes(12)}, {"a.idx"}),
 }
 
 
@@ -191,7 +188,7 @@ def test_what_is_no_file_is_an_error_that_names_it(task, there, tmp_path):
     ("problem", "label"),
     [("classification", "maybe"), ("regression", "high"), ("regression", "nan")],
 )
-def test_a_label_that_is_none_is_an_error_that_says_where(problem, label, tmp_path):
+def test_a_label_that_is_none_is_an_error_that_shows_its_text(problem, label, tmp_path):
     good, bad = tmp_path / "good.tsv", tmp_path / "bad.tsv"
     good.write_bytes(table())
     bad.write_bytes(text(*TABLE[:3], f"x\t{label}"))
@@ -202,7 +199,7 @@ def test_a_label_that_is_none_is_an_error_that_says_where(problem, label, tmp_pa
             {"train": good, "test": bad},
             data={"regression": problem == "regression"},
         )
-    assert names(error.value, {"bad.tsv", "4", label}), str(error.value)
+    assert names(error.value, {"text 'x'", label}), str(error.value)
 
 
 @pytest.mark.parametrize(
@@ -228,7 +225,7 @@ def test_a_folder_of_which_nothing_can_be_read_is_an_error_that_names_it(tmp_pat
     for name, content in (("a.png", b"no image"), ("b.wav", b"no sound"), ("notes.txt", b"")):
         (tmp_path / name).write_bytes(content)
     for task, source, place, bad in (
-        ("images", "folder", tmp_path, r"a\.png"),
+        ("images", "files", tmp_path, r"a\.png"),
         ("speech-enhancement", "files", (tmp_path, tmp_path), r"b\.wav"),
     ):
         with pytest.warns(match=bad), pytest.raises(ValueError, match=tmp_path.name):
@@ -240,7 +237,7 @@ def test_hidden_files_and_files_of_other_kinds_are_none(tmp_path):
         (tmp_path / f"{key:02}.PNG").write_bytes(png(row("images", key)))
     for name in ("._00.png", ".DS_Store", "labels.csv"):
         (tmp_path / name).write_bytes(b"what another program left")
-    own = road("images", "folder", {"train": tmp_path})
+    own = road("images", "files", {"train": tmp_path})
     assert sum(own.told()[0].values()) == 30 and own.told()[1] == 0
 
 

@@ -270,7 +270,7 @@ FLAWED = {
     ("translation", "hub"): [("", "x"), ("x", None), ("x", "x " * 30)],
     ("classification", "files"): [("", "even"), ("x", ""), ("x", "odd\teven")],
     ("classification", "hub"): [("", "even"), ("x", None), (" ", "odd")],
-    ("images", "folder"): [b"", b"no image", png(row("images", 1))[:40]],
+    ("images", "files"): [b"", b"no image", png(row("images", 1))[:40]],
     ("images", "hub"): [b"", b"no image", png(row("images", 1))[:40]],
     ("speech-enhancement", "hub"): [(b"no sound", SOUND), (SOUND, b""), (SOUND[:100], SOUND)],
 }

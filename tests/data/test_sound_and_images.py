@@ -34,7 +34,7 @@ def test_the_middle_of_an_image_is_taken(shape, tmp_path):
     image[top : top + side, left : left + side] = (200, 100, 50)
     (tmp_path / "a.png").write_bytes(png(image))
     data = {"size": 2, "mode": "rgb"}
-    (found,) = pixels(road("images", "folder", in_each_part(tmp_path), data=data), channels=3)
+    (found,) = pixels(road("images", "files", in_each_part(tmp_path), data=data), channels=3)
     np.testing.assert_allclose(found, np.broadcast_to((200, 100, 50), (2, 2, 3)), rtol=0.2)
 
 
@@ -80,7 +80,7 @@ def test_pixels_take_the_nearest_colour_of_a_palette(colors, mode, seed):
     given_images = draw.integers(0, 256, shape, np.uint8)
     data, palette = {"mode": mode}, {"colors": colors}
     rows = in_each_part(list(given_images))
-    own = road("images", "folder", rows, data=data, palette=palette)
+    own = road("images", "files", rows, data=data, palette=palette)
     channels = 3 if mode == "rgb" else 1
     found = pixels(own, channels=channels).reshape(-1, channels).astype(int)
     true = given_images.reshape(-1, channels).astype(int)
@@ -92,12 +92,6 @@ def test_pixels_take_the_nearest_colour_of_a_palette(colors, mode, seed):
     for color in known:
         of_color = true[(found == color).all(1)]
         assert np.abs(of_color.mean(0) - color).max() < 8
-
-
-def test_few_colours_are_kept_exactly():
-    rows = list(np.random.default_rng(0).choice(np.array([3, 77, 255], np.uint8), (40, 4, 4, 3)))
-    own = road("images", "folder", in_each_part(rows), data={"mode": "rgb"})
-    assert (pixels(own, channels=3) == np.stack(rows)).all()
 
 
 # --- sounds: what is read ---------------------------------------------------------------------

@@ -18,7 +18,7 @@ import torch
 from support.data_files import LABELLED, PARTS, RATE, TASKS, TEXTS, text_file, written
 from transformers import AutoTokenizer
 
-from headwise.data.stream import Stream
+from headwise.data.stream import Stream, StreamBatches
 from headwise.recipes.recipe import load_recipe, task_class
 from headwise.training.batches import Batches
 
@@ -45,7 +45,6 @@ OWN: dict[str, dict[str, Any]] = {  # settings of rows of one's own
 }
 SOURCES = {  # where rows of a task may stand
     **dict.fromkeys(TASKS, ("files", "hub")),
-    "images": ("files", "folder", "hub"),
     "probing": ("files",),
 }
 _PLACE = TemporaryDirectory(prefix="headwise-road-")
@@ -254,11 +253,8 @@ class Road:
         share = {"seed": seed, "rank": rank, "world": world}
         train, collate = self.task.parts["train"], self.task.collate
         is_stream = isinstance(train, Stream)
-        given = (
-            train.batches(collate, budget, **share)
-            if is_stream
-            else Batches(train, collate, budget, **share)
-        )
+        kind = StreamBatches if is_stream else Batches
+        given = kind(train, collate, budget, **share)
         if position is not None:
             given.position = position
         for batch in given:

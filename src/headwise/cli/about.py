@@ -39,8 +39,7 @@ def recipes(
         _print_rows(("key", "default", "meaning"), keys_of(keys), as_json)
         return
 
-    from headwise.recipes.document import read_document, shipped_recipes
-    from headwise.recipes.listing import listed_recipes
+    from headwise.recipes.document import listed_recipes, read_document, shipped_recipes
 
     listed = [each for each in listed_recipes() if name or each.is_offline is not papers]
     fitting = [each for each in listed if not name or name in each.name or name in each.task]
@@ -90,7 +89,7 @@ def cost(
     Multiply-accumulates are those of one forward pass over as many tokens, frames or pixels as
     --lengths says; for translation it has two numbers, of source and target, as 25,25.
     """
-    from headwise.recipes.names import check_names
+    from headwise.recipes.document import check_names
 
     asked, named = parse_names("--systems", systems), recipes or ["interface-strings"]
     for name in named:

@@ -76,7 +76,7 @@ def compare(
     You can stop it with Ctrl-C and start it again: finished runs are not trained again. The report
     is written whenever a run has ended. A run that fails leaves the others alone.
     """
-    from headwise.recipes.names import check_names
+    from headwise.recipes.document import check_names
 
     names = parse_names("--systems", systems)
     data = parse_names("--datasets", datasets)
@@ -198,8 +198,7 @@ def train(
 
     The exit status is 1 if the training has diverged: its validation loss is no number.
     """
-    from headwise.recipes.document import shipped_recipes
-    from headwise.recipes.names import check_names
+    from headwise.recipes.document import check_names, shipped_recipes
     from headwise.runs.names import check_run
 
     goes_on = recipe not in shipped_recipes() and Path(recipe).is_dir()

@@ -7,19 +7,19 @@ depend on the release of Python or of the packages that they come from, which de
 import ast
 import gettext
 import hashlib
-import importlib.util
 import platform
 import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from importlib import metadata, resources
+from importlib.util import find_spec
 from pathlib import Path
 
 import datasets
 import numpy as np
 from PIL import Image
 
-from headwise.data.load import DataError, Row, generated
+from headwise.data.load import DataError, Row, generated, stamp
 from headwise.data.settings import PARTS
 from headwise.messages import one_of, shown
 
@@ -30,8 +30,7 @@ def pydoc_topics() -> dict[str, datasets.Dataset]:
     """Returns the English of `pydoc_data.topics`, part of Python: the text of `help("with")`.
 
     A topic is a page of Python's reference manual, and a document; a row is a sentence. Topics are
-    in the order of a hash of their names, so that the held-out end of the text is not all about
-    words with the same first letter.
+    in the order of a hash, so that the held-out end is not all about words with one first letter.
     """
     return {"train": generated(_pydoc_topics, version=platform.python_version())}
 
@@ -39,9 +38,8 @@ def pydoc_topics() -> dict[str, datasets.Dataset]:
 def package_docs(packages: Sequence[str] = ("scipy",)) -> dict[str, datasets.Dataset]:
     """Returns the docstrings of installed packages as running text.
 
-    A docstring is a document; a row is one of its lines. Those of fewer than 20 words are left out,
-    and so are repeated ones. They are in the order of their hash: the held-out end of the text must
-    not be one module of its own.
+    A docstring of 20 words or more is a document, and a row one of its lines. They are in the order
+    of a hash: the held-out end of the text must not be one module of its own.
 
     Args:
         packages: names of packages, as they are imported.
@@ -50,7 +48,6 @@ def package_docs(packages: Sequence[str] = ("scipy",)) -> dict[str, datasets.Dat
 
 
 def _pydoc_topics(**_: object) -> Iterator[Row]:
-    """Yields sentences of prose; topics overlap, and a paragraph is that of the first of them."""
     from pydoc_data.topics import topics
 
     seen = {""}
@@ -90,9 +87,7 @@ _SENTENCE_ENDS = re.compile(
 def prose_of(block: str) -> str:
     """Returns a block between blank lines as one line if it is prose, else an empty text.
 
-    No prose are headings, signatures, grammars, code, tables and labels ("Note:"): every block that
-    does not begin with a capital or a quotation mark, does not end as a sentence does, has fewer
-    than five words, is indented unevenly, or shows `::=` or `>>>`.
+    Headings, signatures, grammars, code, tables and labels ("Note:") are none.
     """
     bullet = _BULLET.match(block)
     first, *others = block[bullet.end() if bullet else 0 :].split("\n")
@@ -130,8 +125,7 @@ DOCUMENTED = ("huggingface_hub", "matplotlib", "networkx", "numpy", "pandas")
 def docstrings(packages: Sequence[str] = DOCUMENTED) -> dict[str, datasets.Dataset]:
     """Returns the first paragraphs of docstrings; the label is the package in which they are.
 
-    Each package gives as many as the one with the fewest; a hash chooses them. What two packages
-    have is left out.
+    Each package gives as many as the one with the fewest. What two packages have is left out.
 
     Args:
         packages: names of packages, as they are imported.
@@ -157,11 +151,7 @@ def paragraphs_of(package: str) -> list[str]:
 
 
 def docstrings_of(package: str) -> list[str]:
-    """Returns the docstrings of a package's functions and classes, file by file.
-
-    Raises:
-        DataError: there is no such package, or it has no docstrings.
-    """
+    """Returns the docstrings of a package's functions and classes, file by file."""
     found = []
     for file in _modules(package):
         try:
@@ -172,40 +162,27 @@ def docstrings_of(package: str) -> list[str]:
         nodes = (node for node in ast.walk(tree) if isinstance(node, kinds))
         texts = filter(None, map(ast.get_docstring, nodes))
         found += [text for text in texts if not re.search("[\ud800-\udfff]", text)]  # no Unicode
-    if not found:
-        raise DataError(
-            f"data.options.packages has {package!r}, expected packages with docstrings in their "
-            f"source files: name packages that are written in Python and documented"
-        )
     return found
 
 
 def stamps_of(packages: Sequence[str]) -> str:
     """Returns what tells the files of packages from others, and from what they were before."""
-    files = [(file, file.stat()) for package in packages for file in _modules(package)]
-    marks = [f"{file} {of.st_size} {of.st_mtime_ns}" for file, of in files]
+    marks = [stamp(str(file)) for package in packages for file in _modules(package)]
     return hashlib.sha256("\n".join([platform.python_version(), *marks]).encode()).hexdigest()
 
 
 def _modules(package: str) -> list[Path]:
     """Returns the source files of a package, without its modules of tests."""
     try:
-        spec = importlib.util.find_spec(package)
-    except ModuleNotFoundError:  # of the package that it is said to be in
-        spec = None
-    if spec is None or not spec.submodule_search_locations:
+        folder = Path(find_spec(package).submodule_search_locations[0])  # type: ignore
+    except (ImportError, AttributeError, TypeError):
         raise DataError(
-            f"data.options.packages has {package!r}, expected a list of installed packages: "
-            f"install it or name others"
-        )
-    folder = Path(next(iter(spec.submodule_search_locations)))
-    return [
-        file
-        for file in sorted(folder.rglob("*.py"))
-        if {"test", "tests", "testing"}.isdisjoint(
-            name.strip("_") for name in file.relative_to(folder).parts
-        )
-    ]
+            f"data.options.packages has {package!r}, expected installed packages that are written "
+            f"in Python: install it or name others"
+        ) from None
+    tests = {"test", "tests", "testing"}
+    names = [(file, file.relative_to(folder).parts) for file in sorted(folder.rglob("*.py"))]
+    return [file for file, own in names if tests.isdisjoint(x.strip("_") for x in own)]
 
 
 # --- translation: message catalogues ------------------------------------------------------------
@@ -216,24 +193,20 @@ _LOCALES = {"fr": "fr_FR", "de": "de_DE", "zh-CN": "zh_CN"}
 def interface_strings(language: str = "fr") -> dict[str, datasets.Dataset]:
     """Returns English interface strings of JupyterLab and their translations.
 
-    They stand in JupyterLab's language packs, Python packages with a compiled gettext catalogue for
-    each extension. Accelerators (`&File`) and placeholders (`%1`) stay, so that a system has to
-    learn them. Text that is not translated is left out, and so are repeated pairs.
+    They stand in its language packs, packages with a gettext catalogue for each extension.
+    Accelerators (`&File`) and placeholders (`%1`) stay; text that is not translated, and repeated
+    pairs are left out.
 
     Args:
         language: language into which English is translated, `fr`, `de` or `zh-CN`.
     """
     if language not in _LOCALES:
         raise DataError(f"data.options.language is {shown(language)}, {one_of(language, _LOCALES)}")
-    package = f"jupyterlab_language_pack_{_LOCALES[language]}"
-    try:
-        version = metadata.version(package)
-    except metadata.PackageNotFoundError:
-        raise DataError(
-            f"data.options.language is {language!r}, whose interface strings are in a package that "
-            f'is not installed, {package}: pip install "headwise[demo]" installs all three'
-        ) from None
     locale = _LOCALES[language]
+    try:
+        version = metadata.version(f"jupyterlab_language_pack_{locale}")
+    except metadata.PackageNotFoundError as error:
+        raise DataError(f'{error}: pip install "headwise[demo]"') from None
     return {"train": generated(_interface_strings, locale=locale, version=version)}
 
 
@@ -270,9 +243,8 @@ def digits() -> dict[str, datasets.Dataset]:
 def photographs(patch: int = 16) -> dict[str, datasets.Dataset]:
     """Returns square patches of the two sample photographs of scikit-learn, a temple and a flower.
 
-    The photographs are divided into square regions, three patches wide and high, and all patches of
-    a region are in one part. Training patches overlap by half. Those of the other parts do not,
-    because statistical tests take them as independent.
+    All patches of a region, three patches wide and high, are in one part. Training patches overlap
+    by half; those of the other parts do not, since statistical tests take them as independent.
 
     Args:
         patch: height and width of a patch in pixels.

@@ -6,19 +6,17 @@ is in one part. Running text is cut: its end is held out.
 """
 
 import hashlib
-import json
 import sys
 from collections.abc import Iterable, Mapping
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import datasets
 import numpy as np
 from numpy.typing import NDArray
 
-from headwise.data.encode import Columns, cached, column_of, digest, encoded, fingerprint
-from headwise.data.load import DataError, load
+from headwise.data.encode import column_of, digest, encoded, fingerprint
+from headwise.data.load import Columns, DataError, Names, load, names_of, picked
 from headwise.data.settings import PARTS, Data
 from headwise.data.stream import Shards
 
@@ -49,18 +47,19 @@ def parts_of(data: Data, task: "type[Task]") -> tuple[dict[str, Any], Facts]:
     """
     if not sys.stderr.isatty():
         datasets.disable_progress_bars()
-    names: tuple[str, ...] = (*PARTS, *data.tests)
-    facts: Facts = {name: {"rows": 0} for name in names}
     stream = Shards(data, task) if data.streaming else None
     read = read_parts(data, task, PARTS[1:] if stream else PARTS)
     if stream is not None:
         read |= {part: stream.part(part) for part in stream.held_out}
+    parts: dict[str, Any] = {name: cleaned(rows, data, name, task) for name, rows in read.items()}
     for name in data.tests:
+        own = data.test_set(name)
         try:
-            read[name] = read_parts(data.test_set(name), task, ("test",))["test"]
+            read[name] = read_parts(own, task, ("test",))["test"]
         except DataError as error:
             raise DataError(f"data.tests.{name}: {error}") from error
-    parts: dict[str, Any] = {name: cleaned(rows, data, name, task) for name, rows in read.items()}
+        parts[name] = cleaned(read[name], own, name, task)
+    facts: Facts = {name: {"rows": 0} for name in (*PARTS, *data.tests)}
     for name, rows in parts.items():
         if (left_out := len(read[name]) - len(rows)) > 0:  # a row of text may become several
             facts[name]["left out"] = left_out
@@ -72,11 +71,11 @@ def parts_of(data: Data, task: "type[Task]") -> tuple[dict[str, Any], Facts]:
     train = parts.get("train")
     for name, rows in parts.items():
         if not len(rows):
-            remedy = f", a larger data.{name}_fraction, or files or a split of its own for the part"
             raise DataError(
                 f"{data.called}: the {name} part has no rows, of "
-                f"{len(read.get(name, read['train'])):,} that were read: give more data"
-                f"{remedy if name in ('validation', 'test') else ''}"
+                f"{len(read.get(name, read['train'])):,} that were read: give more data, files or "
+                f"a split of its own for the part, or larger shares (data.validation_fraction, "
+                f"data.test_fraction)"
             )
         facts[name] |= {"rows": len(rows), **shared(rows, train)}
         parts[name] = rows.remove_columns(KEY) if KEY in rows.column_names else rows
@@ -84,7 +83,7 @@ def parts_of(data: Data, task: "type[Task]") -> tuple[dict[str, Any], Facts]:
     if stream is not None:
         parts["train"] = stream
         facts["train"] = {"files or shards": stream.number, "SHA-256": stream.digest[:12]}
-    return {name: parts[name] for name in names}, facts
+    return {name: parts[name] for name in facts}, facts
 
 
 def _divided(parts: Parts, data: Data) -> Parts:
@@ -117,16 +116,19 @@ def read_parts(data: Data, task: "type[Task]", parts: Iterable[str]) -> Parts:
 def cleaned(rows: datasets.Dataset, data: Data, part: str, task: "type[Task]") -> datasets.Dataset:
     """Returns the rows that a task takes, with the hash of the key of each, if they have one."""
     settings = data.model_dump(include=task.clean_keys, exclude={"tests", "window", "held_out"})
-    function = partial(_clean, task=task, data=data, part=part)
+    names = names_of(data, part if part in PARTS else "test", task)
+    function = partial(_clean, names=names, kinds=rows.features, task=task, data=data, part=part)
     features = task.clean_features
     if features is not None and task.key is not None:
         features = datasets.Features({**features, KEY: datasets.Value("uint64")})
-    made_of = [f"{task.name}: reading {part}", settings]
+    made_of = [f"{task.name}: reading {part}", settings, names]
     return encoded(rows, function, made_of, batch_size=task.rows_at_once, features=features)
 
 
-def _clean(columns: Columns, *, task: "type[Task]", data: Data, part: str) -> Columns:
-    columns = task.clean(columns, data, part)
+def _clean(
+    columns: Columns, *, names: Names, kinds: Any, task: "type[Task]", data: Data, part: str
+) -> Columns:
+    columns = task.clean(picked(columns, names, kinds) if names else columns, data, part)
     if task.key is not None:
         columns[KEY] = hashes(columns[task.key])
     if task.clean_features is not None:  # a key need not be kept
@@ -185,16 +187,10 @@ def shared(rows: datasets.Dataset, train: datasets.Dataset | None) -> dict[str, 
     """Returns how many rows are there more than once, and how many are also trained on."""
     if KEY not in rows.column_names:
         return {}
-
-    def make(folder: Path) -> None:
-        keys = column_of(rows, KEY)
-        found = {"repeated": len(keys) - len(np.unique(keys))}
-        if train is not None and train is not rows:
-            found["also in training"] = int(np.isin(keys, column_of(train, KEY)).sum())
-        (folder / "facts.json").write_text(json.dumps(found), encoding="utf-8")
-
-    made_of = [rows._fingerprint, train._fingerprint if train is not None else None]
-    found = json.loads((cached("facts", made_of, make) / "facts.json").read_text(encoding="utf-8"))
+    keys = column_of(rows, KEY)
+    found = {"repeated": len(keys) - len(np.unique(keys))}
+    if train is not None and train is not rows:
+        found["also in training"] = int(np.isin(keys, column_of(train, KEY)).sum())
     return {name: number for name, number in found.items() if number}
 
 
@@ -221,11 +217,10 @@ def lines_of(facts: Facts) -> list[str]:
     >>> lines_of({"train": {"rows": 1200, "SHA-256": "52ab"}})
     ['train: rows 1,200, SHA-256 52ab']
     """
-
-    def shown(value: int | str) -> str:
-        return f"{value:,}" if isinstance(value, int) else value
-
-    return [
-        f"{part}: " + ", ".join(f"{name} {shown(value)}" for name, value in of_part.items())
-        for part, of_part in facts.items()
-    ]
+    found = []
+    for part, of_part in facts.items():
+        told = (
+            f"{name} {x:,}" if isinstance(x, int) else f"{name} {x}" for name, x in of_part.items()
+        )
+        found.append(f"{part}: {', '.join(told)}")
+    return found

@@ -12,16 +12,14 @@ from typing import Any
 
 import datasets
 import numpy as np
-import pyarrow as pa
 import pyarrow.compute as pc
 import torch
 from filelock import FileLock
 from torch import Tensor
 
-from headwise.data.load import FORMAT
+from headwise.data.load import FORMAT, Columns
 from headwise.files import written_whole
 
-Columns = dict[str, Any]  # name of a column to its values
 Item = dict[str, Any]
 # Draws what is random of an item: masks, noise, excerpts.
 Draw = Callable[[Item, np.random.Generator], Item]
@@ -39,9 +37,8 @@ def encoded(
 
     Args:
         rows: the rows.
-        function: takes and returns columns, of some rows at a time.
+        function: takes and returns columns, of `batch_size` rows at a time.
         made_of: all on which its result depends beside the rows, with a name for the function.
-        batch_size: how many rows it is given at once.
         features: types of the columns that it returns.
     """
     mark = fingerprint(rows, *made_of, features)
@@ -68,7 +65,7 @@ def digest_of(*made_of: object) -> str:
 
 
 def cached(kind: str, made_of: Sequence[object], make: Callable[[Path], None]) -> Path:
-    """Returns a folder of the cache, and makes it first if it is not there.
+    """Returns a folder of the cache; if it is not there, `make` fills it first.
 
     Args:
         kind: what it holds, the name of a folder in the cache.
@@ -76,7 +73,7 @@ def cached(kind: str, made_of: Sequence[object], make: Callable[[Path], None]) -
         make: writes the files into an empty folder, whose path it is given.
     """
     mark = digest_of(FORMAT, *made_of)[:32]
-    folder = _cache() / kind / mark
+    folder = _cache(kind) / mark
     with _locked(mark):
         if not folder.is_dir():
             with written_whole(folder) as partial_folder:
@@ -95,8 +92,10 @@ def digest(rows: datasets.Dataset) -> str:
         found = hashlib.sha256()
         for column in sorted(rows.column_names):
             of_column = hashlib.sha256(column.encode())
-            for batch in rows.select_columns([column]).with_format("arrow").iter(1000):
-                _update(of_column, batch[column])
+            for batch in rows.select_columns([column]).iter(100):
+                for value in batch[column]:
+                    content = value if isinstance(value, bytes) and value else repr(value).encode()
+                    of_column.update(len(content).to_bytes(8, "big") + content)
             found.update(of_column.digest())
         (folder / "sha256").write_text(found.hexdigest(), encoding="utf-8")
 
@@ -163,11 +162,8 @@ class Items(torch.utils.data.Dataset[Item]):
         ]
         if self.draw is None:
             return items
-        keys = ((*self.seed, self.epoch, index) for index in indices)
-        return [
-            self.draw(item, np.random.default_rng(key))
-            for item, key in zip(items, keys, strict=True)
-        ]
+        seeds = ((*self.seed, self.epoch, index) for index in indices)
+        return list(map(self.draw, items, map(np.random.default_rng, seeds)))
 
 
 def pad(items: Sequence[Mapping[str, Any]], fill: Mapping[str, float]) -> dict[str, Tensor]:
@@ -199,20 +195,10 @@ def pad(items: Sequence[Mapping[str, Any]], fill: Mapping[str, float]) -> dict[s
     return batch
 
 
-def _update(found: Any, column: pa.ChunkedArray) -> None:
-    """Adds the values of a column to a hash, each with its length."""
-    is_bytes = pa.types.is_binary(column.type) or pa.types.is_large_binary(column.type)
-    # One by one, since a sound may have megabytes; or all at once, which takes a tenth of the time.
-    for value in (each.as_py() for each in column) if is_bytes else column.to_pylist():
-        content = value if is_bytes and value else repr(value).encode("utf-8", "surrogatepass")
-        found.update(len(content).to_bytes(8, "big") + content)
-
-
-def _cache() -> Path:
-    return Path(datasets.config.HF_DATASETS_CACHE) / "headwise"
+def _cache(kind: str) -> Path:
+    return Path(datasets.config.HF_DATASETS_CACHE) / "headwise" / kind
 
 
 def _locked(mark: str) -> FileLock:
-    folder = _cache() / "locks"
-    folder.mkdir(parents=True, exist_ok=True)
-    return FileLock(folder / f"{mark}.lock")
+    _cache("locks").mkdir(parents=True, exist_ok=True)
+    return FileLock(_cache("locks") / f"{mark}.lock")

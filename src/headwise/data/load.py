@@ -1,11 +1,10 @@
 """Reads the rows of data: from files, a dataset of the hub, or data that are there once installed.
 
-Whatever the source, rows are a `datasets.Dataset` with the columns of the task.
+Whatever the source, rows are a `datasets.Dataset`, of which `picked` takes the columns of a task.
 """
 
 import csv
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import partial
 from itertools import zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,7 +22,8 @@ if TYPE_CHECKING:
 # Raised when reading or encoding changes, so that what is in the cache is made anew.
 FORMAT = 1
 Row = dict[str, Any]
-Columns = Mapping[str, str | None]
+Columns = dict[str, Any]  # name of a column to its values
+Names = Mapping[str, str | None]  # of columns: that of a task to that in the data
 _READ_AS = {".csv": "table", ".tsv": "table", ".parquet": "parquet"}
 _READ_AS |= dict.fromkeys((".json", ".jsonl", ".ndjson"), "json")
 _PACKED = (".gz", ".bz2", ".xz", ".zst")
@@ -34,23 +34,31 @@ class DataError(ValueError):
 
 
 def load(data: Data, part: str, task: "type[Task]") -> datasets.Dataset:
-    """Returns the rows of a part as they are read, with the columns of a task.
+    """Returns the rows of a part as they are read, with those columns that a task takes.
 
     Raises:
         DataError: the data cannot be read, or lack a column.
     """
     files = data.files.get(part)
-    rows = from_hub(data, part, task) if files is None else task.read_files(files, data)
+    rows = undecoded(from_hub(data, part, task) if files is None else task.read_files(files, data))
+    names = names_of(data, part, task)
     try:
-        return named(rows, {**task.columns, **data.columns})
+        picked(rows[:0], names, rows.features)
     except DataError as error:
         where = data.path if files is None else ", ".join(files_of(files))
         raise DataError(f"{where}: {error}") from None
+    taken = {first for name in names.values() if name for first in (name, name.split(".")[0])}
+    return rows.select_columns([name for name in rows.column_names if name in taken])
+
+
+def names_of(data: Data, part: str, task: "type[Task]") -> Names:
+    """Returns what `picked` takes of the rows of a part; nothing of those made for a task."""
+    is_made = data.path in task.built_in and part not in data.files
+    return {} if is_made else {**task.columns, **data.columns}
 
 
 def from_hub(data: Data, part: str, task: "type[Task]", *, streaming: bool = False) -> Any:
     """Returns a split of a dataset of the hub, or of a folder."""
-    assert data.path is not None
     split = data.split.get(part) or part
     try:
         return datasets.load_dataset(
@@ -61,47 +69,19 @@ def from_hub(data: Data, part: str, task: "type[Task]", *, streaming: bool = Fal
             streaming=streaming,
             **data.options,
         )
-    # What datasets says of a file that it cannot parse stands in the cause.
     except Exception as error:
-        reason = " ".join(f"{error} {error.__cause__ or ''}".split()).rstrip(".")
-        hint = did_you_mean(data.path, task.built_in)
-        remedy = (
-            f"give the name of a dataset on the Hugging Face hub, a folder that holds one, or data "
-            f"that are installed, {', '.join(task.built_in)}{hint}"
-        )
-        if "split" in reason.lower() and part != "train":
-            remedy = (
-                f"name another split with data.split.{part}=..., or have a share of the training "
-                f"data with data.split.{part}=null"
-            )
         raise DataError(
-            f"data.path is {data.path!r}, whose split {split!r} cannot be read ({reason}): {remedy}"
+            f"data.path is {data.path!r}, whose split {split!r} cannot be read "
+            f"({reason_of(error)}): give the name of a dataset on the Hugging Face hub, a folder "
+            f"that holds one, or data that are installed, {', '.join(task.built_in)}"
+            f"{did_you_mean(data.path, task.built_in)}; name another split with "
+            f"data.split.{part}=..., or have a share of the training data with null"
         ) from error
 
 
-def named(rows: Any, columns: Columns) -> Any:
-    """Returns rows with the columns of a task alone, under their names.
-
-    Args:
-        rows: a data set of `datasets`.
-        columns: each column of the task and its name in the data, with dots inside records; None
-            for a column that the data need not have.
-    """
-    theirs = {ours: name for ours, name in columns.items() if name is not None}
-    if any("." in name and name not in rows.column_names for name in theirs.values()):
-        rows = rows.flatten()
-    for ours, name in theirs.items():
-        if name not in rows.column_names:
-            raise _no_column(name, ours, rows.column_names)
-    rows = rows.select_columns(list(dict.fromkeys(theirs.values())))
-    rows = rows.rename_columns({name: ours for ours, name in theirs.items() if name != ours})
-    rows = undecoded(rows)
-    known = dict(rows.features or {})
-    classes = {name: of.names for name, of in known.items() if isinstance(of, datasets.ClassLabel)}
-    if not classes:
-        return rows
-    features = datasets.Features(known | dict.fromkeys(classes, datasets.Value("string")))
-    return rows.map(partial(_names, classes=classes), batched=True, features=features)
+def reason_of(error: Exception) -> str:
+    """What `datasets` says in one line; of a file that it cannot parse, the cause says more."""
+    return " ".join(f"{error} {error.__cause__ or ''}".split()).rstrip(".")
 
 
 def undecoded(rows: Any) -> Any:
@@ -112,44 +92,49 @@ def undecoded(rows: Any) -> Any:
     return rows
 
 
-def _names(columns: Mapping[str, list[int | None]], classes: Mapping[str, list[str]]) -> Row:
-    """Returns the names of classes in place of their numbers; there is none for None and -1."""
-    return {
-        column: [None if x is None or x < 0 else names[x] for x in columns[column]]
-        for column, names in classes.items()
-    }
+def picked(columns: Columns, names: Names, kinds: Mapping[str, Any]) -> Columns:
+    """Returns the columns of a task, under their names; classes by name in place of number.
+
+    Args:
+        columns: some rows as they were read.
+        names: each column of the task and its name in the data, with dots inside records; None
+            for a column that the data need not have.
+        kinds: the features of the data; or a row, where these are not known.
+
+    Raises:
+        DataError: the data lack a column.
+
+    >>> picked({"texts": [{"en": "a"}, {"en": "b"}]}, {"source": "texts.en"}, {"texts": {"en": ""}})
+    {'source': ['a', 'b']}
+    """
+    known, found = dict(_flat(kinds)), {}
+    for ours, name in names.items():
+        if name is None:
+            continue
+        # What a task has read itself may be records, such as a sound with its path.
+        if name not in known and not (name == ours and name in kinds):
+            raise DataError(
+                f"the data have no column {name!r}, {one_of(name, known)}; name it with "
+                f"data.columns.{ours}=..."
+            )
+        first, *inner = [name] if name in columns else name.split(".")
+        values, kind = columns[first], known.get(name)
+        for key in inner:
+            values = [None if record is None else record[key] for record in values]
+        if isinstance(kind, datasets.ClassLabel):  # of a test set on the hub, -1 stands for none
+            values = [None if x is None or x < 0 else kind.names[x] for x in values]
+        found[ours] = values
+    return found
 
 
-def picked(
-    rows: Iterable[Row], columns: Columns, features: datasets.Features | None = None
-) -> Iterator[Row]:
-    """Yields the same of rows that are read one by one, of types that may be known; see `named`."""
-    theirs = {ours: name for ours, name in columns.items() if name is not None}
-    classes = {
-        ours: of.names
-        for ours, name in theirs.items()
-        if isinstance(of := (features or {}).get(name), datasets.ClassLabel)
-    }
-    for row in rows:
-        found = {ours: _at(row, name, ours) for ours, name in theirs.items()}
-        names = _names({name: [found[name]] for name in classes}, classes=classes)
-        yield found | {name: label for name, (label,) in names.items()}
-
-
-def _at(row: Any, name: str, ours: str) -> Any:
-    value: Any = row
-    for key in [name] if name in row else name.split("."):
-        if not isinstance(value, Mapping) or key not in value:
-            raise _no_column(name, ours, list(row))
-        value = value[key]
-    return value
-
-
-def _no_column(name: str, ours: str, known: Sequence[str]) -> DataError:
-    return DataError(
-        f"the data have no column {name!r}, {one_of(name, known)}; name it with "
-        f"data.columns.{ours}=..."
-    )
+def _flat(kinds: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Yields the names of columns, with dots inside records, and what each of them is."""
+    for name, kind in kinds.items():
+        inner = kind.flatten() if isinstance(kind, datasets.Translation) else kind
+        if isinstance(inner, Mapping):
+            yield from _flat(inner, f"{prefix}{name}.")
+        else:
+            yield f"{prefix}{name}", kind
 
 
 def generated(generator: Callable[..., Iterator[Row]], **options: Any) -> datasets.Dataset:
@@ -177,22 +162,15 @@ def generated(generator: Callable[..., Iterator[Row]], **options: Any) -> datase
 
 
 def from_files(files: Files, data: Data) -> datasets.Dataset:
-    """Returns the rows of the files of a part.
-
-    Args:
-        files: a file, several of them, or one for each column.
-        data: its `options` are those of `load_dataset` for .json and .parquet.
-    """
-    shards = shards_of(files)
+    """Returns the rows of the files of a part: a file, several of them, or one for each column."""
+    shards, paths = shards_of(files), files_of(files)
     if (kind := _kind(shards[0])) in ("json", "parquet"):
-        paths = files_of(files)
         try:
             return datasets.load_dataset(kind, data_files=paths, split="train", **data.options)
         except Exception as error:
-            reason = " ".join(f"{error} {error.__cause__ or ''}".split())
-            raise DataError(f"{', '.join(paths)} cannot be read: {reason}") from error
-    stamps = [stamp(path) for path in files_of(files)]
-    return generated(_rows, shards=shards, stamps=stamps)
+            told = f"{', '.join(paths)} cannot be read: {reason_of(error)}"
+            raise DataError(told) from error
+    return generated(_rows, shards=shards, stamps=[stamp(path) for path in paths])
 
 
 def shards_of(files: Files) -> list[dict[str, str]]:
@@ -200,17 +178,15 @@ def shards_of(files: Files) -> list[dict[str, str]]:
 
     The column of a single file is "", since a table names its columns itself.
     """
-    if isinstance(files, Mapping):
-        columns = {name: files_of(given) for name, given in files.items()}
-        if len({len(paths) for paths in columns.values()}) > 1:
-            raise DataError(
-                f"the columns {', '.join(columns)} have different numbers of files, expected "
-                f"equal ones: file n of one belongs to file n of the other"
-            )
-        return [
-            dict(zip(columns, each, strict=True)) for each in zip(*columns.values(), strict=True)
-        ]
-    return [{"": path} for path in files_of(files)]
+    if not isinstance(files, Mapping):
+        return [{"": path} for path in files_of(files)]
+    columns = [files_of(given) for given in files.values()]
+    if len(set(map(len, columns))) > 1:
+        raise DataError(
+            f"the columns {', '.join(files)} have different numbers of files, expected equal "
+            f"ones: file n of one belongs to file n of the other"
+        )
+    return [dict(zip(files, each, strict=True)) for each in zip(*columns, strict=True)]
 
 
 def stamp(path: str) -> str:
@@ -225,6 +201,11 @@ def stamp(path: str) -> str:
         ) from error
     marks = [known.get(key) for key in ("size", "mtime", "ETag", "LastModified")]
     return f"{path} {marks}"
+
+
+def _rows(shards: Sequence[Mapping[str, str]], **_: Any) -> Iterator[Row]:
+    for shard in shards:
+        yield from rows_of_shard(shard)
 
 
 def rows_of_shard(shard: Mapping[str, str]) -> Iterator[Row]:
@@ -274,17 +255,6 @@ def lines(path: str) -> Iterator[str]:
         raise DataError(f"{path} cannot be read after line {number:,}: {error}") from error
 
 
-def _rows(shards: Sequence[Mapping[str, str]], **_: Any) -> Iterator[Row]:
-    for shard in shards:
-        yield from rows_of_shard(shard)
-
-
-def _kind(shard: Mapping[str, str]) -> str:
-    """Returns how a file is read: as `text`, as a `table`, or by the builder of `datasets`."""
-    suffix = _suffix(next(iter(shard.values())))
-    return _READ_AS.get(suffix, "text") if list(shard) == [""] else "text"
-
-
 def _table(path: str) -> Iterator[Row]:
     """Yields the rows of a table whose first line names the columns; all values are text.
 
@@ -293,22 +263,29 @@ def _table(path: str) -> Iterator[Row]:
     is_tsv = _suffix(path) == ".tsv"
     found = lines(path)
     reader = csv.reader((f"{line}\n" for line in found), strict=True)
-    rows = (line.split("\t") for line in found) if is_tsv else reader
+    rows: Iterable[list[str]] = (line.split("\t") for line in found) if is_tsv else reader
+    header: list[str] = []
     try:
-        header = next(rows, [])
-        if len(set(header)) < len(header):
-            raise DataError(f"{path}, line 1: two columns have one name, expected different ones")
-        for count, row in enumerate(rows, start=2):
-            if row == [] or row == [""]:
-                continue
-            if len(row) != len(header):
-                raise DataError(
-                    f"{path}, line {count if is_tsv else reader.line_num:,}: {len(row)} fields, "
-                    f"expected {len(header)}, as the first line has"
-                )
-            yield dict(zip(header, row, strict=True))
+        for number, row in enumerate(rows, start=1):
+            where = f"{path}, line {number if is_tsv else reader.line_num:,}"
+            if number == 1:
+                header = row
+                if len(set(header)) < len(header):
+                    raise DataError(f"{where}: two columns have one name, expected different ones")
+            elif row not in ([], [""]):
+                if len(row) != len(header):
+                    raise DataError(
+                        f"{where}: {len(row)} fields, expected {len(header)}, as the first line has"
+                    )
+                yield dict(zip(header, row, strict=True))
     except csv.Error as error:
         raise DataError(f"{path}, line {reader.line_num:,}: {error}") from error
+
+
+def _kind(shard: Mapping[str, str]) -> str:
+    """Returns how a file is read: as `text`, as a `table`, or by the builder of `datasets`."""
+    suffix = _suffix(next(iter(shard.values())))
+    return _READ_AS.get(suffix, "text") if list(shard) == [""] else "text"
 
 
 def _suffix(path: str) -> str:

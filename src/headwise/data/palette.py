@@ -41,10 +41,7 @@ class Palette:
     def learn(
         cls, images: Iterable[np.ndarray], shape: tuple[int, int, int], most_colors: int
     ) -> Self:
-        """Returns the palette of images, given some at a time, each of a shape.
-
-        In memory there is the number of pixels of each of the 256³ colours, 64 MB.
-        """
+        """Returns the palette of images of a shape, given some at a time."""
         height, width, channels = shape
         places = 256 ** np.arange(channels)[::-1]  # by which a pixel's bytes become one number
         counts = np.zeros(256**channels, np.int32)

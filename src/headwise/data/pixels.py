@@ -1,10 +1,8 @@
 """Reads images of files of all kinds as pixels of one size."""
 
 import glob
-import gzip
 import io
-import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,22 +11,19 @@ import fsspec
 import numpy as np
 from PIL import Image, ImageOps
 
-from headwise.data.load import DataError, Row, generated, stamp
-
-_IDX = b"\x00\x00\x08\x03"  # unsigned bytes in three dimensions
+from headwise.data.load import DataError, stamp
 
 
 def image_files(paths: Sequence[str]) -> datasets.Dataset:
-    """Returns the images of folders, of zip files of them, of image files, or of IDX files.
+    """Returns the images of folders, of zip files of them, or of image files.
 
     Other files in a folder are passed over, and so are hidden ones.
 
     Raises:
         DataError: a path is not there, or no image is.
     """
-    stamps = [stamp(path) for path in paths]
-    if all(path.removesuffix(".gz").endswith(("ubyte", ".idx")) for path in paths):
-        return generated(_idx_images, paths=paths, stamps=stamps)
+    for path in paths:
+        stamp(path)
     files = [glob.escape(path) + ("/**" if Path(path).is_dir() else "") for path in paths]
     try:
         return datasets.load_dataset(
@@ -37,7 +32,7 @@ def image_files(paths: Sequence[str]) -> datasets.Dataset:
     except Exception as error:
         raise DataError(
             f"{', '.join(paths)} has no images that can be read ({error}), expected folders of "
-            f"image files, or IDX files, whose names end in -ubyte or .idx"
+            f"image files"
         ) from error
 
 
@@ -55,8 +50,7 @@ def pixels_of(image: Any, shape: tuple[int, int, int]) -> np.ndarray:
     try:
         picture = _seen(image).convert("RGB" if channels == 3 else "L")
     except Exception as error:  # decoders raise errors of many types, even SyntaxError
-        has_name = isinstance(image, Mapping) and image["path"]
-        name = image["path"] if has_name else f"an image without a name, {image!r:.50},"
+        name = (image or {}).get("path") or "an image without a name"
         raise DataError(f"{name} cannot be read as an image ({error})") from error
     picture = ImageOps.fit(picture, (width, height), Image.Resampling.LANCZOS)
     return np.asarray(picture).reshape(shape)
@@ -78,24 +72,3 @@ def _seen(image: Any) -> Image.Image:
         picture = picture.convert("RGBA")
         picture = Image.alpha_composite(Image.new("RGBA", picture.size, "white"), picture)
     return picture
-
-
-def _idx_images(paths: Sequence[str], **_: object) -> Iterator[Row]:
-    """Yields the images of IDX files: a magic number, three sizes, and the pixels row by row."""
-    for path in paths:
-        with fsspec.open(path, "rb") as file:
-            content = file.read()
-        try:
-            if content[:2] == b"\x1f\x8b":  # MNIST's files are often renamed without .gz
-                content = gzip.decompress(content)
-            if content[:4] != _IDX:
-                raise ValueError(f"it begins with the bytes {content[:4].hex(' ')}")
-            sizes = np.frombuffer(content, ">u4", count=3, offset=4)
-            images = np.frombuffer(content, np.uint8, offset=16).reshape(sizes)
-        except (OSError, EOFError, ValueError, zlib.error) as error:
-            raise DataError(
-                f"{path} is no intact IDX file of images ({error}), expected the bytes "
-                f"{_IDX.hex(' ')}, three sizes and as many pixels: copy or download it again, "
-                f"and give train-images-idx3-ubyte.gz, not the labels"
-            ) from error
-        yield from ({"image": Image.fromarray(pixels)} for pixels in images)

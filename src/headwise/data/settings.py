@@ -8,20 +8,31 @@ One class serves all tasks; a task adds its own keys by a subclass.
     data: {path: interface-strings, options: {language: de}}
 """
 
-import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Annotated, Any, Self
 
-from pydantic import Field, ValidationError, field_validator, model_validator
+from pydantic import AfterValidator, Field, TypeAdapter, ValidationError, model_validator
 
 from headwise.ops.checks import did_you_mean
 from headwise.settings import FrozenSettings, merge
 
-Part = Literal["train", "validation", "test"]
-PARTS: tuple[Part, ...] = ("train", "validation", "test")
-Files = str | list[str] | dict[str, str | list[str]]
+PARTS = ("train", "validation", "test")
 
+
+def absolute(path: str) -> str:
+    """A run may be evaluated from another folder than the one in which it was started."""
+    return path if "://" in path else str(Path(path).expanduser().absolute())
+
+
+def _absolute_folder(path: str) -> str:
+    return absolute(path) if Path(path).expanduser().is_dir() else path
+
+
+File = Annotated[str, AfterValidator(absolute)]
+Files = File | list[File] | dict[str, File | list[File]]
+# It becomes a part of the name of a folder, and the command line separates names by commas.
+Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][\w+-]*$")]
 # Keys that say which data are read. Data from another source have none of those of the first.
 _OF_SOURCE = ("path", "name", "revision", "files", "split", "columns", "options", "tests", "title")
 
@@ -31,7 +42,7 @@ class Data(FrozenSettings):
 
     title: str = ""
     """What pages call the data. Default: the name of the dataset, or of the training files."""
-    path: str | None = None
+    path: Annotated[str, AfterValidator(_absolute_folder)] | None = None
     """Name of a dataset on the Hugging Face hub, a folder that holds one, or the name of data that
     are there once headwise is installed; `headwise recipes --keys TASK` lists these."""
     name: str | None = None
@@ -65,52 +76,27 @@ class Data(FrozenSettings):
     train_fraction: float = Field(1.0, gt=0, le=1)
     """Share of the training part that is used. It is the same for all systems and seeds, and a
     larger share contains a smaller one."""
-    tests: dict[str, dict[str, Any]] = {}
+    tests: dict[Name, dict[str, Any]] = {}
     """Further test sets: each name has the keys of `data` that differ; of them the test part is
     read. They have no part in training, so that they can be added later."""
 
-    @field_validator("path", mode="after")
-    @classmethod
-    def _absolute_path(cls, path: str | None) -> str | None:
-        return absolute(path) if path and Path(path).expanduser().is_dir() else path
-
-    @field_validator("files", mode="after")
-    @classmethod
-    def _absolute_files(cls, files: dict[str, Files]) -> dict[str, Files]:
-        for part in files:
-            if part not in PARTS:
-                raise ValueError(f"there is no part {part!r}, expected one of {', '.join(PARTS)}")
-        return {part: _each(absolute, given) for part, given in files.items()}
-
-    @field_validator("tests", mode="after")
-    @classmethod
-    def _absolute_tests(cls, tests: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
-        return {
-            name: {**given, "files": _each(absolute, given["files"])} if "files" in given else given
-            for name, given in tests.items()
-        }
-
     @model_validator(mode="after")
-    def _check_source_and_tests(self) -> Self:
+    def _check(self) -> Self:
+        for part in {*self.files, *self.split} - {*PARTS}:
+            raise ValueError(f"there is no part {part!r}, expected one of {', '.join(PARTS)}")
         if (self.path is None) == ("train" not in self.files):
-            given = "both" if self.path else "neither"
             raise ValueError(
-                f"{given} of path and files.train is given, expected one of them: data.path names "
-                f"a dataset, data.files.train a file or folder of one's own"
+                f"{'both' if self.path else 'neither'} of path and files.train is given, expected "
+                f"one of them: data.path names a dataset, data.files.train a file or folder"
             )
         if self.streaming and self.train_fraction < 1.0:
             raise ValueError(
                 f"train_fraction is {self.train_fraction} and streaming is true, expected one of "
                 f"them: no share of a stream is known before its end; set training.max_steps"
             )
-        for name in self.tests:
+        for name, given in self.tests.items():
             if name in PARTS:
                 raise ValueError(f"tests.{name} has the name of a part, expected another name")
-            if not re.fullmatch(r"[A-Za-z0-9][\w+-]*", name):
-                raise ValueError(
-                    f"tests.{name} has no name for files of a run, expected letters, digits, _, + "
-                    f"and -"
-                )
             try:
                 self.test_set(name)
             except ValidationError as error:
@@ -118,6 +104,8 @@ class Data(FrozenSettings):
                 key = ".".join(map(str, problem["loc"]))
                 hint = did_you_mean(key, type(self).model_fields)
                 raise ValueError(f"tests.{name}.{key}: {problem['msg']}{hint}") from error
+            if "files" in given:
+                given["files"] = TypeAdapter(dict[str, Files]).validate_python(given["files"])
         return self
 
     def test_set(self, name: str) -> Self:
@@ -143,9 +131,9 @@ def merge_data(under: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, A
     >>> merge_data({"files": {"train": "a.tsv"}}, {"files": {"test": "b.tsv"}})
     {'files': {'train': 'a.tsv', 'test': 'b.tsv'}}
     """
-    path, files = under.get("path"), under.get("files")
+    path, files, others = under.get("path"), under.get("files"), over.get("files")
     is_other = path is not None and over.get("path", path) != path
-    is_other |= path is not None and "train" in (over.get("files") or {})
+    is_other |= path is not None and isinstance(others, Mapping) and "train" in others
     is_other |= files is not None and over.get("path") is not None
     merged = {key: value for key, value in under.items() if not (is_other and key in _OF_SOURCE)}
     return merge(merged, over)
@@ -157,16 +145,3 @@ def files_of(given: Files) -> list[str]:
         return [given]
     values = given.values() if isinstance(given, dict) else given
     return [path for each in values for path in files_of(each)]
-
-
-def _each(change: Any, given: Any) -> Any:
-    if isinstance(given, dict):
-        return {key: _each(change, value) for key, value in given.items()}
-    if isinstance(given, list):
-        return [_each(change, value) for value in given]
-    return change(given) if isinstance(given, str) else given
-
-
-def absolute(path: str) -> str:
-    """A run may be evaluated from another folder than the one in which it was started."""
-    return path if "://" in path else str(Path(path).expanduser().absolute())

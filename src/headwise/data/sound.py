@@ -38,10 +38,7 @@ def speech_package(name: str) -> Any:
     try:
         return import_module(name)
     except (ImportError, OSError) as error:  # soundfile raises OSError without libsndfile
-        raise DataError(
-            f"the package {name} cannot be imported ({error}), and speech needs it: pip install "
-            f'"headwise[speech]"'
-        ) from None
+        raise DataError(f'speech needs {name} ({error}): pip install "headwise[speech]"') from None
 
 
 def sounds_below(folder: str, pattern: str | None) -> list[tuple[str, Row]]:
@@ -73,8 +70,7 @@ def read_channels(sound: Row) -> tuple[NDArray[np.float32], int]:
         file = io.BytesIO(content) if content else sound["path"]
         samples, rate = soundfile.read(file, dtype="float32", always_2d=True)
     except (soundfile.SoundFileError, RuntimeError, TypeError) as error:
-        reason = str(error).rpartition(": ")[2].rstrip(".")
-        raise SoundError(f"{sound['path']} cannot be read as sound ({reason})") from error
+        raise SoundError(f"{sound['path']} cannot be read as sound ({error})") from error
     if not len(samples) or not np.isfinite(samples).all():
         raise SoundError(f"{sound['path']} has no samples, or some that are no numbers")
     return samples, rate

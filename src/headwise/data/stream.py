@@ -11,17 +11,20 @@ would have had. (The buffers by which `datasets` shuffles are empty when a run g
 
 import warnings
 from collections.abc import Callable, Iterator
+from functools import partial
 from itertools import chain, islice
 from typing import TYPE_CHECKING
 
 import datasets
 import numpy as np
 
-from headwise.data.encode import Columns, Items, digest_of
+from headwise.data.encode import Items, digest_of
 from headwise.data.load import (
+    Columns,
     DataError,
     Row,
     from_hub,
+    names_of,
     picked,
     rows_of_shard,
     shards_of,
@@ -46,57 +49,53 @@ class Shards:
     """
 
     def __init__(self, data: Data, task: "type[Task]") -> None:
-        self._data, self._task = data, task
-        self._columns = {**task.columns, **data.columns}
-        self._files = shards_of(data.files["train"]) if "train" in data.files else None
-        if self._files is None:
-            self._split = undecoded(from_hub(data, "train", task, streaming=True))
-            self.number = int(self._split.num_shards)
+        self._size, self._names, self._kinds = data.held_out, names_of(data, "train", task), None
+        self._pieces: list[Callable[[], Iterator[Row]]]
+        made_of: list[object] = []
+        if "train" in data.files:
+            shards = shards_of(data.files["train"])
+            self._pieces = [partial(rows_of_shard, shard) for shard in shards]
+            made_of += [stamp(path) for path in files_of(data.files["train"])]
+        else:
+            split = undecoded(from_hub(data, "train", task, streaming=True))
+            self._kinds, number = split.features, int(split.num_shards)
+            self._pieces = [partial(iter, split.shard(number, index)) for index in range(number)]
             builder = datasets.load_dataset_builder(data.path, data.name, revision=data.revision)
             files = builder.config.data_files or {}
-            made_of = [data.path, data.name, *(of.origin_metadata for of in files.values())]
-        else:
-            self.number = len(self._files)
-            made_of = [stamp(path) for path in files_of(data.files["train"])]
+            made_of += [data.path, data.name, *(of.origin_metadata for of in files.values())]
+        self.number = len(self._pieces)
         self.digest = digest_of(*made_of, data.window, data.held_out)
-        has_splits = data.path is not None and data.path not in task.built_in
-        self.held_out: list[str] = [
-            part
-            for part in PARTS[1:]
-            if part not in data.files
-            and not (has_splits and data.split.get(part, part) is not None)
-        ]
-
-    def rows(self, shard: int) -> Iterator[Row]:
-        """Yields the rows of a piece as they are read, those that are held out too."""
-        if self._files is not None:
-            return picked(rows_of_shard(self._files[shard]), self._columns)
-        rows = self._split.shard(num_shards=self.number, index=shard)
-        return picked(rows, self._columns, rows.features)
+        own = {part for part in PARTS if data.path and data.split.get(part, part) is not None}
+        self.held_out = [part for part in PARTS[1:] if part not in {*data.files, *own}]
 
     def part(self, part: str) -> datasets.Dataset:
         """Returns the rows of a part that is held out."""
-        begin = self.held_out.index(part) * self._data.held_out
-        rows = list(islice(self.rows(0), begin, begin + self._data.held_out))
-        if len(rows) < self._data.held_out:
+        begin = self.held_out.index(part) * self._size
+        rows = list(islice(self._pieces[0](), begin, begin + self._size))
+        if len(rows) < self._size:
             raise DataError(
                 f"the first file or shard has {begin + len(rows):,} rows, expected more than the "
-                f"{begin + self._data.held_out:,} that are held out: set data.held_out to fewer, "
-                f"or give data of their own for the validation and the test part"
+                f"{begin + self._size:,} that are held out: set data.held_out to fewer, or give "
+                f"data of their own for the validation and the test part"
             )
-        return datasets.Dataset.from_list(rows)
+        return datasets.Dataset.from_list(rows, self._kinds)
+
+    def rows(self, shard: int) -> Iterator[Row]:
+        """Yields the rows of a piece that are not held out, as they are read."""
+        begin = 0 if shard else len(self.held_out) * self._size
+        return islice(self._pieces[shard](), begin, None)
+
+    def columns(self, rows: list[Row]) -> Columns:
+        """Returns rows as the columns of the task."""
+        columns = {name: [row[name] for row in rows] for name in rows[0]}
+        return picked(columns, self._names, self._kinds or rows[0])
 
     def head(self, number: int) -> Columns:
-        """Returns the first rows that are not held out, as columns."""
-        rows = chain.from_iterable(map(self.to_train_on, range(self.number)))
-        if not (head := list(islice(rows, number))):
+        """Returns the first rows that are not held out, as the columns of the task."""
+        rows = list(islice(chain.from_iterable(map(self.rows, range(self.number))), number))
+        if not rows:
             raise DataError("the training part is a stream without rows, expected some")
-        return _columns(head)
-
-    def to_train_on(self, shard: int) -> Iterator[Row]:
-        """Yields the rows of a piece that are not held out."""
-        begin = 0 if shard else len(self.held_out) * self._data.held_out
-        return islice(self.rows(shard), begin, None)
+        return self.columns(rows)
 
 
 class Stream:
@@ -111,26 +110,19 @@ class Stream:
     def __init__(self, shards: Shards, make: Callable[[Columns], Items], window: int) -> None:
         self.shards, self.make, self.window = shards, make, window
 
-    def batches(
-        self,
-        collate: Collate,
-        batch_tokens: int,
-        *,
-        seed: int = 0,
-        rank: int = 0,
-        world: int = 1,
-    ) -> "StreamBatches":
-        """Returns the endless batches of one of the processes that share a stream.
-
-        Each reads other rows: other pieces, where their number can be divided by that of the
-        processes, and else one row of every `world`. `batch_tokens` is the size of a batch of
-        all processes together.
-        """
-        return StreamBatches(self, collate, batch_tokens // world, seed, rank, world)
-
 
 class StreamBatches:
-    """The endless batches of one process; see `Stream.batches`.
+    """The endless batches of one of the processes that share a stream.
+
+    Each process reads other rows: other pieces, where their number can be divided by that of the
+    processes, and else one row of every `world`.
+
+    Args:
+        stream: the training part.
+        collate: joins items into a batch.
+        batch_tokens: size of a batch of all processes together.
+        seed: seed of the order.
+        rank, world: number of this process, and how many there are.
 
     Attributes:
         per_epoch: None, since a stream has no length.
@@ -144,12 +136,13 @@ class StreamBatches:
         stream: Stream,
         collate: Collate,
         batch_tokens: int,
-        seed: int,
-        rank: int,
-        world: int,
+        *,
+        seed: int = 0,
+        rank: int = 0,
+        world: int = 1,
     ) -> None:
         self._stream, self._collate = stream, collate
-        self._batch_tokens, self._seed = max(1, batch_tokens), seed
+        self._batch_tokens, self._seed = max(1, batch_tokens // world), seed
         self._rank, self._world = rank, world
         # The pass; where the window at hand begins: the place of its shard in the order of this
         # pass, and the row there; the windows before it in all passes; its batches that were given.
@@ -160,8 +153,8 @@ class StreamBatches:
             at = self.position
             is_whole_pass = not (at["shard"] or at["row"] or at["of_window"])
             is_empty = True
-            for columns, end in self._windows():
-                items = self._stream.make(columns)
+            for rows, end in self._windows():
+                items = self._stream.make(self._stream.shards.columns(rows))
                 for batch in islice(self._batches_of(items), at["of_window"], None):
                     is_empty = False
                     # A new one, since a checkpoint may keep that of before.
@@ -170,12 +163,13 @@ class StreamBatches:
                 at = self.position = {**at, "windows": at["windows"] + 1, "of_window": 0, **end}
             if is_whole_pass and is_empty:
                 raise DataError(
-                    "the training part is a stream, and this process finds no row in it: give "
-                    "more data, or use fewer processes"
+                    f"the training part is a stream, and this process finds no row in it that "
+                    f"fits a batch of {self._batch_tokens} tokens: give more data, use fewer "
+                    f"processes, or raise training.batch_tokens"
                 )
             self.position = {**at, "passes": at["passes"] + 1, "shard": 0, "row": 0}
 
-    def _windows(self) -> Iterator[tuple[Columns, dict[str, int]]]:
+    def _windows(self) -> Iterator[tuple[list[Row], dict[str, int]]]:
         """Yields the rows of each window of this pass from the position on, and where it ends."""
         shards, at = self._stream.shards, self.position
         order = np.random.default_rng((self._seed, at["passes"])).permutation(shards.number)
@@ -185,40 +179,32 @@ class StreamBatches:
         window: list[Row] = []
         for place in range(at["shard"], len(order)):
             begin = at["row"] if place == at["shard"] else 0
-            rows = islice(shards.to_train_on(int(order[place])), begin, None)
+            rows = islice(shards.rows(int(order[place])), begin, None)
             for number, row in enumerate(rows, start=begin):
                 if by_shard or number % self._world == self._rank:
                     window.append(row)
                 if len(window) == self._stream.window:
-                    yield _columns(window), {"shard": place, "row": number + 1}
+                    yield window, {"shard": place, "row": number + 1}
                     window = []
         if window:
-            yield _columns(window), {"shard": len(order), "row": 0}
+            yield window, {"shard": len(order), "row": 0}
 
     def _batches_of(self, items: Items) -> Iterator[list[int]]:
         """Yields the batches of a window, without items that are too long for any."""
         number = self.position["windows"]
         items.set_epoch(number)  # items that are random differ between windows
         lengths = np.asarray(items.lengths)
-        if not len(lengths):
-            return
-        longest = lengths.reshape(len(lengths), -1).max(axis=1)
+        longest = lengths.reshape(len(lengths), -1).max(axis=1, initial=0)
         fitting = np.flatnonzero(longest <= self._batch_tokens)
-        if not len(fitting) and number == 0:
-            fitting = np.arange(len(lengths))  # `token_batches` says what is wrong from the start
-        elif len(fitting) < len(lengths):
+        if len(fitting) < len(lengths):
             # Without the length of an item: what is the same each time is shown once.
             warnings.warn(
                 f"the stream has items that are longer than a batch of one process, "
                 f"{self._batch_tokens} tokens: they are left out; raise batch_tokens to have them",
                 stacklevel=2,
             )
-        if not len(fitting):
-            return
-        batches = token_batches(lengths[fitting], self._batch_tokens, seed=self._seed, epoch=number)
-        for batch in batches:
-            yield fitting[batch].tolist()
-
-
-def _columns(rows: list[Row]) -> Columns:
-    return {name: [row[name] for row in rows] for name in rows[0]}
+        if len(fitting):
+            batches = token_batches(
+                lengths[fitting], self._batch_tokens, seed=self._seed, epoch=number
+            )
+            yield from (fitting[batch].tolist() for batch in batches)

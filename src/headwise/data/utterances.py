@@ -34,8 +34,8 @@ def item_samples(seconds: float, rate: int) -> int:
 def colored_noise(draw: Draw, samples: int, color: str) -> Waveform:
     """Returns Gaussian noise whose power falls with frequency f as 1/f^a, with a of `COLORS`.
 
-    Its root mean square is 1. Its power is constant at frequencies that have fewer than 20 periods
-    in the whole length, because otherwise most of the power would be inaudible.
+    Its root mean square is 1. Below 20 periods in the whole length its power is constant, because
+    otherwise most of it would be inaudible.
     """
     spectrum = np.fft.rfft(draw.standard_normal(samples))
     frequencies = np.maximum(np.arange(len(spectrum)), min(20, len(spectrum) - 1))
@@ -51,8 +51,8 @@ def mix(clean: Waveform, noise: Waveform, snr: float, level: float) -> tuple[Wav
         noise: noise of the same length.
         snr: the ratio of their powers over the whole length, in decibels. If one of the two is
             silent, there is none, and they are added as they are.
-        level: the root mean square of the noisy speech in decibels of full scale. It is lower where
-            one of the two results would otherwise exceed 0.99 and be clipped. Silence stays.
+        level: the root mean square of the noisy speech in decibels of full scale; it is lower
+            where one of the two would be clipped.
     """
     signal, disturbance = rms(clean), rms(noise)
     is_silent = min(signal, disturbance) <= SILENCE
@@ -105,9 +105,8 @@ class Recordings:
 class Utterances(Items):
     """Noisy speech, and the clean speech in it.
 
-    In training the items are excerpts, as many as there is sound for. Else they are the beginnings
-    of the pieces that are scored: utterances, or parts of long ones. Where noise is mixed in, an
-    utterance is as many recordings of a speaker as are as long as an item.
+    In training the items are excerpts, else the beginnings of the pieces that are scored. Where
+    noise is mixed in, recordings of a speaker are joined until they are as long as an item.
 
     Args:
         task: has the waveforms of all parts, and those of noise for the kind `recordings`.
@@ -121,8 +120,11 @@ class Utterances(Items):
     def __init__(self, task: "SpeechEnhancement", part: str, *, fresh: bool) -> None:
         data, is_test = task.recipe.data, part not in ("train", "validation")
         noise = task.noise.get("test" if is_test else part)
-        self.data, self.floor = data, task.floor
-        self.kinds = (is_test and data.test_noise) or data.noise
+        if part in data.tests:  # which may have noise of its own
+            own = data.test_set(part)
+            noisy = {name: getattr(own, name) for name in ("noise", "snr", "level")}
+            data = data.model_copy(update=noisy)
+        self.data, self.floor, self.kinds = data, task.floor, data.noise
         self.size = item_samples(data.seconds, data.rate)
         self.sounds, self.noise = Recordings(task.rows[part]), noise and Recordings(noise)
         several = len(self.sounds.of_speaker) > 1
@@ -131,22 +133,19 @@ class Utterances(Items):
         self.made_of: list[object] = [self.size]
         utterances = [[row] for row in range(len(self.sounds.names))]
         if not self.sounds.has_noise:
-            self._check_voices()
+            speakers = self.sounds.of_speaker | self.voices.of_speaker
+            if "babble" in self.kinds and len(speakers) == 1:
+                raise DataError(
+                    f"noise is {self.kinds} and there is one speaker, expected several, of which "
+                    f"babble is made: set data.speaker_pattern, put the files of each speaker into "
+                    f"a folder, or leave babble out of data.noise"
+                )
             self.made_of += [self.kinds, data.snr, data.level, seed, noise and digest(noise)]
             utterances = self._joined()
         pieces = [piece for each in utterances for piece in self._pieces(each, fresh)]
         frames = [num_frames(min(piece["samples"], self.size), data.rate) for piece in pieces]
         rows = datasets.Dataset.from_list(pieces)
         super().__init__(rows, np.array(frames), self._frames, seed, fresh=fresh)
-
-    def _check_voices(self) -> None:
-        speakers = self.sounds.of_speaker | self.voices.of_speaker
-        if "babble" in self.kinds and len(speakers) == 1:
-            raise DataError(
-                f"noise is {self.kinds} and there is one speaker, expected several: babble is made "
-                f"of other speakers; set data.speaker_pattern so that it finds them, put the files "
-                f"of each speaker into a folder, or leave babble out of data.noise"
-            )
 
     def _joined(self) -> list[list[int]]:
         """Joins recordings of a speaker until they are as long as an item."""

@@ -1,8 +1,7 @@
 """Generated voices: signals that share with speech what tells it from noise.
 
-They have a pitch that moves, harmonics shaped by formants that glide from vowel to vowel, bursts
-of hissing, and pauses. So a model can learn the task without any recording. They are no speech:
-scores on them show that the program works, and say nothing about speech.
+They have a pitch that moves, formants that glide from vowel to vowel, hissing, and pauses. Scores
+on them show that the program works, and say nothing about speech.
 """
 
 from collections.abc import Iterator
@@ -40,11 +39,7 @@ def _voices(numbers: tuple[int, int], seconds: float, **_: object) -> Iterator[R
 
 
 def speak(speaker: int, utterance: int, seconds: float, rate: int) -> Waveform:
-    """Generates an utterance of a speaker; equal arguments give equal utterances.
-
-    The speaker decides on pitch and length of the vocal tract, the utterance on vowels, hissing and
-    pauses.
-    """
+    """Generates an utterance of a speaker; equal arguments give equal utterances."""
     voice = np.random.default_rng((20_210, speaker))
     base_pitch = 90.0 * 2.4 ** voice.random()  # 90 to 216 Hz
     tract = 0.9 + 0.3 * voice.random()

@@ -4,11 +4,11 @@ PyTorch is not imported here, so that the name of a recipe is checked at once.
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from importlib import resources
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from headwise.data.settings import merge_data
 from headwise.messages import cut, how_to_convert, one_of, shown
@@ -19,9 +19,13 @@ Document = dict[str, Any]
 Change = tuple[tuple[str, ...], Any]  # the keys of a path, and the new value there
 
 _SUFFIXES = (".yaml", ".yml")
-_LISTED = ("systems", "datasets")  # what is compared: a change lists it as a whole
+_LISTED = ("systems", "datasets")  # what is compared: a recipe lists it as a whole
 # The dots of `module:Class` divide nothing: training.rules.package.module:Class.rate.
 _NAMES_CLASS = re.compile(r"(.*\b(?:rules|ablation))\.([\w.]*:\w*)(?:\.(.*))?")
+# Data that are there once headwise is installed: the names that tasks have as `built_in`, but those
+# that read files. Tasks are not asked, since that takes seconds.
+OFFLINE = {"interface-strings", "pydoc-topics", "package-docs", "docstrings", "generated", "pairs"}
+OFFLINE |= {"digits", "photographs"}
 
 
 class RecipeError(ValueError):
@@ -36,58 +40,56 @@ def shipped_recipes() -> dict[str, str]:
     return {path.stem: found[path].read_text(encoding="utf-8") for path in sorted(found)}
 
 
-def read_document(name: str) -> Document:
+def read_document(name: str, above: tuple[str, ...] = ()) -> Document:
     """Returns the keys of a recipe, and those of its `base` where it has none.
 
     Args:
         name: the name of a recipe that headwise ships, or the path of a .yaml file.
+        above: the recipes of which it is the base.
 
     Raises:
         RecipeError: there is no such recipe, or it cannot be read.
     """
-    read: list[Document] = []
-    names = [name]
-    while True:
-        try:
-            read.append(_read(names[-1]))
-        except RecipeError as error:
-            raise RecipeError(
-                f"base of recipe {names[-2]}: {error}" if read else str(error)
-            ) from error
-        base = read[-1].pop("base", None)
-        if base is None:
-            break
-        if Path(str(base)).suffix in _SUFFIXES:  # from the folder of the recipe that names it
-            base = Path(names[-1]).parent / Path(str(base)).expanduser()
-        if str(base) in names:
-            raise RecipeError(
-                f"base of recipe {names[-1]} is {base}, expected one without a circle"
-            )
-        names.append(str(base))
-    document: Document = {}
-    for over in reversed(read):
-        document = joined(document, over)
-        document |= {key: over[key] for key in _LISTED if key in over}
-    return document
+    document = _read(name)
+    base = document.pop("base", None)
+    if base is None:
+        return document
+    if Path(str(base)).suffix in _SUFFIXES:  # from the folder of the recipe that names it
+        base = Path(name).parent / Path(str(base)).expanduser()
+    try:
+        if str(base) in (*above, name):
+            raise RecipeError(f"{base} stands above it, expected a recipe without a circle")
+        under = read_document(str(base), (*above, name))
+    except RecipeError as error:
+        raise RecipeError(f"base of recipe {name}: {error}") from error
+    for key in _LISTED:
+        if key in document:
+            under.pop(key, None)
+    return joined(under, document)
 
 
 def _read(name: str) -> Document:
     path = Path(name).expanduser()
-    if path.suffix in _SUFFIXES:
-        text = _text_of(path)
-    elif name in shipped_recipes():
-        text = shipped_recipes()[name]
-    else:
-        hint = ""
-        if path.is_file():
-            hint = ", or the path of a file that ends in .yaml"
-        elif len(path.parts) > 1 and not path.exists():
-            hint = f"; there is no file or folder {name} either"
-        raise RecipeError(
-            f"there is no recipe {shown(name)}, {one_of(name, shipped_recipes())}{hint}"
-        )
     try:
+        if path.suffix in _SUFFIXES:
+            text = path.read_text(encoding="utf-8-sig")  # without the mark of Windows editors
+        elif name in shipped_recipes():
+            text = shipped_recipes()[name]
+        else:
+            raise RecipeError(
+                f"there is no recipe {shown(name)}, {one_of(name, shipped_recipes())}; or give the "
+                f"path of a file that ends in .yaml"
+            )
         document = read_yaml(text)
+    except OSError as error:
+        raise RecipeError(f"recipe {cut(str(path))} cannot be read ({error.strerror})") from None
+    except UnicodeDecodeError as error:
+        line = error.object.count(b"\n", 0, error.start) + 1
+        raise RecipeError(
+            f"recipe {path}, line {line}: not UTF-8. {how_to_convert(error.object)}"
+        ) from None
+    except RecipeError:
+        raise
     except ValueError as error:
         raise RecipeError(f"recipe {name}: {error}") from error
     if not isinstance(document, dict):
@@ -98,27 +100,32 @@ def _read(name: str) -> Document:
     return document
 
 
-def _text_of(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8-sig")  # without the mark of Windows editors
-    except UnicodeDecodeError as error:
-        line = error.object.count(b"\n", 0, error.start) + 1
-        raise RecipeError(
-            f"recipe {path}, line {line}: not UTF-8 (byte 0x{error.object[error.start]:02x}). "
-            f"{how_to_convert(error.object)}"
-        ) from None
-    except OSError as error:
-        raise RecipeError(f"recipe {cut(str(path))} cannot be read ({error.strerror})") from None
+def joined(under: Mapping[str, Any], over: Mapping[str, Any]) -> Document:
+    """Returns a recipe with the keys of another, which win."""
+    document = merge(under, over)
+    before, data = under.get("data"), over.get("data")
+    if isinstance(before, Mapping) and isinstance(data, Mapping):
+        document["data"] = merge_data(before, data)
+    return document
 
 
-def joined(document: Mapping[str, Any], *changes: Mapping[str, Any]) -> Document:
-    """Returns a recipe with the keys of others, of which later ones win."""
-    for over in changes:
-        before, data = document.get("data"), over.get("data")
-        document = merge(document, over)
-        if isinstance(before, Mapping) and isinstance(data, Mapping):
-            document["data"] = merge_data(before, data)
-    return dict(document)
+def check_names(
+    recipe: str,
+    systems: Iterable[str] = (),
+    datasets: Iterable[str] = (),
+    changes: Sequence[str] = (),
+) -> None:
+    """Raises `RecipeError` if there is no such recipe, or it has no such system or data set.
+
+    It does not wait for PyTorch; all else of a recipe is checked when it is read.
+    """
+    document = with_changes(read_document(recipe), list(map(parse_change, changes)))
+    for what, key, names in (("system", "systems", systems), ("data set", "datasets", datasets)):
+        known = document.get(key) or {}
+        for name in names:
+            if name not in known:
+                hint = one_of(name, known) if known else "and names none"
+                raise RecipeError(f"recipe {recipe} has no {what} {shown(name)}, {hint}")
 
 
 # --- --set --------------------------------------------------------------------------------------
@@ -136,6 +143,8 @@ def parse_change(text: str) -> Change:
         raise RecipeError(
             f"--set is {shown(text)}, expected key.key=value, such as training.max_steps=100"
         )
+    if keys[0] == "base":
+        raise RecipeError("--set names base, expected it in the recipe's file alone")
     if "#" in value and value.strip()[0] not in "[{\"'":
         return keys, value.strip()  # on a command line # begins no comment
     try:
@@ -158,7 +167,7 @@ def split_path(path: str) -> tuple[str, ...]:
 
 
 def with_changes(document: Mapping[str, Any], changes: Sequence[Change]) -> Document:
-    """Returns a recipe with values in the places of others; those of whole parts are merged.
+    """Returns a recipe with values in the places of others.
 
     >>> with_changes({"model": {"layers": 2}}, [(("model", "dropout"), 0.0)])
     {'model': {'layers': 2, 'dropout': 0.0}}
@@ -172,17 +181,15 @@ def with_changes(document: Mapping[str, Any], changes: Sequence[Change]) -> Docu
     return document
 
 
-def _put(under: Any, keys: tuple[str, ...], value: Any, *, is_inner: bool = False) -> Document:
+def _put(under: Any, keys: tuple[str, ...], value: Any) -> Document:
     under = dict(under) if isinstance(under, Mapping) else {}
-    first, rest = keys[0], keys[1:]
+    first, *rest = keys
     if rest:
-        return {**under, first: _put(under.get(first), rest, value, is_inner=True)}
-    if first in under and (is_inner or first in _LISTED):
-        under[first] = None
-    return merge(under, {first: value})
+        value = _put(under.get(first), tuple(rest), value)
+    return merge({**under, first: None}, {first: value})
 
 
-# --- comparing ----------------------------------------------------------------------------------
+# --- comparing and listing ----------------------------------------------------------------------
 
 
 def differences(old: str, new: str) -> list[str]:
@@ -211,3 +218,29 @@ def flatten(value: Any, prefix: str = "") -> Document:
     for key, inner in value.items():
         flat |= flatten(inner, f"{prefix}.{key}" if prefix else str(key))
     return flat
+
+
+class Listed(NamedTuple):
+    """What a list of recipes says of one of them."""
+
+    name: str
+    task: str
+    budget: str  # how long each run is
+    systems: int  # how many there are
+    description: str
+    is_offline: bool  # whether its data are there once headwise is installed
+
+
+def listed_recipes() -> list[Listed]:
+    """Returns what to list of the recipes that headwise ships, those that run offline first."""
+    found = []
+    for name in shipped_recipes():
+        document = read_document(name)
+        task, training, systems = (document[key] for key in ("task", "training", "systems"))
+        steps = training.get("max_steps")
+        budget = f"{steps:,} steps" if steps else f"{training['epochs']} epochs"
+        data = flatten({key: document.get(key) for key in ("data", "datasets")})
+        sources = {x for key, x in data.items() if key.endswith("path") or ".files." in key}
+        is_offline = sources <= OFFLINE
+        found.append(Listed(name, task, budget, len(systems), document["description"], is_offline))
+    return sorted(found, key=lambda listed: not listed.is_offline)

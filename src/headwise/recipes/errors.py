@@ -1,6 +1,5 @@
 """Errors of recipes: each names the key, what it is, what was expected, and the nearest name."""
 
-from collections.abc import Mapping, Sequence
 from types import NoneType, UnionType
 from typing import Annotated, Any, Union, get_args, get_origin
 
@@ -8,49 +7,45 @@ from pydantic import BaseModel, ValidationError
 
 from headwise.messages import one_of, shown
 
-_EXPECTED = "Input should be "  # how pydantic begins most of its messages
+_WHOLE = "a whole number in digits, such as 1000"
 _WORDS = {
-    "string_type": "text",
-    "dict_type": "keys with values",
-    "model_type": "keys with values",
-    "model_attributes_type": "keys with values",
-    "int_parsing": "a whole number in digits, such as 1000",
-    "int_from_float": "a whole number in digits, such as 1000",
-    "int_type": "a whole number in digits, such as 1000",
+    "string_type": "text; put a text that YAML takes for something else in quotes: '\"007\"'",
+    **dict.fromkeys(("dict_type", "model_type", "model_attributes_type"), "keys with values"),
+    **dict.fromkeys(("int_parsing", "int_from_float", "int_type"), _WHOLE),
     "float_parsing": "a number, such as 0.1 or 1e-3",
     "string_pattern_mismatch": "letters, digits and _ + - alone, the first a letter or a digit",
 }
 
 
-def explain(kind: type[BaseModel], error: ValidationError) -> str:
-    """Returns a line for each problem that pydantic has found in settings of a kind."""
-    lines: dict[str, str] = {}  # of each key; of a union pydantic lists the problem of each member
+def explain(kind: type[BaseModel], error: ValidationError, prefix: str = "") -> str:
+    """Returns a line for each key of which pydantic has found that it is wrong.
+
+    Args:
+        kind: the settings that were read.
+        error: what pydantic has found.
+        prefix: what stands before the keys, such as `data.options.`.
+    """
+    lines: dict[str, str] = {}  # of a union pydantic lists the problem of each member: take one
     for problem in error.errors(include_url=False):
         keys, siblings = _place(kind, problem["loc"])
-        where = ".".join(keys)
-        lines.setdefault(where, f"  {_line(where, siblings, problem)}")
+        where, message, value = prefix + ".".join(keys), problem["msg"], problem["input"]
+        if problem["type"] == "extra_forbidden":
+            hint = one_of(keys[-1], siblings)
+            if where in ("data.train", "data.validation", "data.test"):
+                hint = f"files stand under data.files.{keys[-1]}"
+            line = f"there is no key {where}, {hint}"
+        elif problem["type"] == "missing":
+            line = f"{where} is missing"
+        elif problem["type"] == "value_error":  # one of our own, which names the key inside
+            line = ": ".join(filter(None, (where, message.removeprefix("Value error, "))))
+        else:
+            expected = _WORDS.get(problem["type"], message.removeprefix("Input should be "))
+            line = f"{where} is {shown(value)}, expected {expected}"
+        lines.setdefault(where, f"  {line}")
     return "\n".join(lines.values())
 
 
-def _line(where: str, siblings: Sequence[str], problem: Mapping[str, Any]) -> str:
-    kind, message, value = problem["type"], problem["msg"], problem["input"]
-    if kind == "extra_forbidden":
-        name = where.rpartition(".")[2]
-        hint = one_of(name, siblings)
-        if where in ("data.train", "data.validation", "data.test"):
-            hint = f"files stand under data.files.{name}"
-        return f"there is no key {where}, {hint}"
-    if kind == "missing":
-        return f"{where} is missing"
-    if kind == "value_error":  # one of our own, which names the key inside of `where`
-        return ": ".join(filter(None, (where, message.removeprefix("Value error, "))))
-    expected = _WORDS.get(kind, message.removeprefix(_EXPECTED))
-    if kind == "string_type" and not isinstance(value, (dict, list)):
-        expected += "; put a text that YAML takes for something else in quotes: '\"007\"'"
-    return f"{where} is {shown(value)}, expected {expected}"
-
-
-def _place(kind: Any, location: Sequence[int | str]) -> tuple[list[str], list[str]]:
+def _place(kind: Any, location: tuple[int | str, ...]) -> tuple[list[str], list[str]]:
     """Returns the keys of a place in settings, and the names of the fields beside it."""
     keys: list[str] = []
     siblings: list[str] = []
@@ -73,7 +68,6 @@ def without_none(kind: Any) -> Any:
     """Returns the type of a value that may also be None, or has constraints."""
     if get_origin(kind) is Annotated:
         return without_none(get_args(kind)[0])
-    if get_origin(kind) in (Union, UnionType):
-        members = [member for member in get_args(kind) if member is not NoneType]
-        return without_none(members[0]) if len(members) == 1 else kind
-    return kind
+    members = [member for member in get_args(kind) if member is not NoneType]
+    is_optional = get_origin(kind) in (Union, UnionType) and len(members) == 1
+    return without_none(members[0]) if is_optional else kind

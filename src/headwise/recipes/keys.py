@@ -4,7 +4,7 @@ import inspect
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import MISSING, fields
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, get_args
 
 from pydantic import BaseModel
 
@@ -54,25 +54,22 @@ def _of_task(name: str) -> Iterator[Key]:
     for path, rows in task.built_in.items():
         meaning = inspect.getdoc(rows) or ""
         yield Key(f"data.path={path}", "–", meaning.partition("\n\n")[0].replace("\n", " "))
-        options = inspect.signature(rows).parameters.values()
-        names = [option.name for option in options if option.kind is not option.VAR_KEYWORD]
-        yield from _arguments(rows, "data.options.", names)
+        yield from _arguments(rows, "data.options.", list(inspect.signature(rows).parameters))
 
 
 def _of_settings(kind: type[BaseModel], prefix: str) -> Iterator[Key]:
     for name, field in kind.model_fields.items():
         inner, key = without_none(field.annotation), prefix + name
-        is_settings = isinstance(inner, type) and issubclass(inner, BaseModel)
-        if not is_settings:
+        if not _is_settings(inner):
             default = "required" if field.is_required() else _default(field.get_default())
             yield Key(key, default, " ".join((field.description or "").split()))
-            inner = next(iter(getattr(inner, "__args__", ())[1:]), None)  # of dict[str, Settings]
-            is_settings, key = (
-                isinstance(inner, type) and issubclass(inner, BaseModel),
-                f"{key}.NAME",
-            )
-        if is_settings:
+            inner, key = (get_args(inner) or [None])[-1], f"{key}.NAME"  # of dict[str, Settings]
+        if _is_settings(inner):
             yield from _of_settings(inner, f"{key}.")
+
+
+def _is_settings(kind: Any) -> bool:
+    return isinstance(kind, type) and issubclass(kind, BaseModel)
 
 
 def _of_model(config: Any) -> Iterator[Key]:
@@ -94,12 +91,11 @@ def _of_system(name: str) -> Iterator[Key]:
     for option, default, meaning in _arguments(system, "", options_of(system)):
         if not meaning or meaning.startswith("as in `MultiHeadAttention`"):
             meaning = usual.get(option, meaning)
-        # What has no default is the model's.
-        yield Key(option, default.replace("required", "–"), meaning)
+        yield Key(option, default.replace("required", "–"), meaning)  # it is the model's then
     for option in inspect.signature(system.from_config).parameters:
         if option not in ("config", "site", "options"):  # that only plans have
-            lines = (inspect.getdoc(system.from_config) or "").split("\n")
-            yield Key(option, "–", lines[0])
+            meaning = inspect.getdoc(system.from_config) or ""
+            yield Key(option, "–", meaning.partition("\n")[0])
     if system.rule is not None:
         yield from _of_settings(system.rule.settings_class, f"training.rules.{rule_name(system)}.")
     for edit in system.edits:
@@ -116,37 +112,39 @@ def _arguments(of: Callable[..., Any], prefix: str, names: list[str]) -> Iterato
             meanings |= _described(base, "Args")
             defaults |= {p.name: p.default for p in inspect.signature(base).parameters.values()}
     for name in names:
-        default = defaults.get(name)
-        given = "required" if default is inspect.Parameter.empty else _default(default)
-        yield Key(f"{prefix}{name}", given, meanings.get(name, ""))
+        yield Key(f"{prefix}{name}", _default(defaults.get(name)), meanings.get(name, ""))
 
 
 def _described(of: Any, heading: str) -> dict[str, str]:
     """Returns what a docstring says of each name under a heading such as `Args`.
 
-    >>> def sound(low, high):
+    What is said of several names together begins with them, since it may speak of each in turn.
+
+    >>> def sound(low, high, rate):
     ...     '''Makes one.
     ...
     ...     Args:
-    ...         low, high: the ends of
-    ...             its range.
+    ...         low, high: the lowest frequency, and
+    ...             the highest.
+    ...         rate: samples per second.
     ...     '''
-    >>> _described(sound, "Args")
-    {'low': 'the ends of its range.', 'high': 'the ends of its range.'}
+    >>> _described(sound, "Args")["high"], _described(sound, "Args")["rate"]
+    ('low, high: the lowest frequency, and the highest.', 'samples per second.')
     """
-    text = inspect.cleandoc(
-        vars(of).get("__doc__") or "" if isinstance(of, type) else of.__doc__ or ""
-    )
-    _, _, section = f"\n{text}".partition(f"\n{heading}:\n")
+    text = vars(of).get("__doc__") if isinstance(of, type) else of.__doc__  # no base's
+    _, _, section = f"\n{inspect.cleandoc(text or '')}".partition(f"\n{heading}:\n")
     found: dict[str, str] = {}
     for entry in re.split(r"\n(?=    \S)", re.split(r"\n(?=\S)", section)[0]):
-        names, _, meaning = entry.strip().partition(": ")
-        found |= dict.fromkeys(names.split(", "), " ".join(meaning.split()))
+        names, _, meaning = " ".join(entry.split()).partition(": ")
+        said = f"{names}: {meaning}" if ", " in names else meaning
+        found |= dict.fromkeys(names.split(", "), said)
     return found
 
 
 def _default(value: Any) -> str:
     """A default as YAML writes it; a dash if it is empty or has keys of its own."""
+    if value is inspect.Parameter.empty:
+        return "required"
     if value is None or isinstance(value, dict) or value in ([], ""):
         return "–"
     if isinstance(value, bool):

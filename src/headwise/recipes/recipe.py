@@ -20,16 +20,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Self
 
 from huggingface_hub.errors import StrictDataclassError
-from pydantic import Field, TypeAdapter, ValidationError, field_validator, model_validator
+from pydantic import Field, ValidationError, create_model, field_validator, model_validator
 
-from headwise.data.settings import Data
+from headwise.data.settings import Data, Name, absolute
 from headwise.messages import one_of, shown
 from headwise.models.inspect import check_ablations
-from headwise.ops.checks import did_you_mean
 from headwise.recipes.document import (
     Change,
     Document,
     RecipeError,
+    flatten,
     joined,
     parse_change,
     read_document,
@@ -53,8 +53,6 @@ TASKS = {
     "speech-enhancement": "headwise.tasks.speech:SpeechEnhancement",
 }
 SEED, SYSTEM = "{seed}", "{system}"  # what stands in `model.pretrained` for them
-# A name becomes a part of a folder's name, and the command line separates names by commas.
-Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][\w+-]*$")]
 _COMPARED = ("systems", "datasets", "seeds")  # keys that a single run does not have
 # Arguments of configurations that follow from the data.
 OF_DATA = {"vocab_size", "target_vocab_size", "max_length", "problem", "classes", "num_labels"}
@@ -145,22 +143,16 @@ class Recipe(Settings):
     @classmethod
     def _absolute_start(cls, model: dict[str, Any]) -> dict[str, Any]:
         """A run may be used from another folder than the one in which it was started."""
-        if (start := model.get("pretrained")) is None:
-            return model
-        if not isinstance(start, str):
-            raise ValueError(
-                f"pretrained is {shown(start)}, expected the folder of a run in quotes"
-            )
-        return {**model, "pretrained": str(Path(start).expanduser().absolute())}
+        start = model.get("pretrained")
+        if not isinstance(start, str | None):
+            raise ValueError(f"pretrained is {shown(start)}, expected a folder in quotes")
+        return {**model, "pretrained": absolute(start)} if start else model
 
     @field_validator("seeds")
     @classmethod
     def _check_seeds(cls, seeds: list[int]) -> list[int]:
-        if twice := sorted({seed for seed in seeds if seeds.count(seed) > 1}):
-            raise ValueError(
-                f"{twice[0]} is there more than once, expected different numbers: its runs would "
-                f"count as several"
-            )
+        if len(set(seeds)) < len(seeds):  # runs of one seed would count as several
+            raise ValueError(f"the seeds are {seeds}, expected different numbers")
         return seeds
 
     @model_validator(mode="after")
@@ -205,7 +197,7 @@ def load_recipe(name: str, changes: Sequence[str] = ()) -> "RecipeFile":
 
     Args:
         name: `interface-strings`, or `my/recipe.yaml`.
-        changes: arguments of `--set`, each `key.key=value`; the values are YAML.
+        changes: arguments of `--set`, each `key.key=value`.
 
     Raises:
         RecipeError: the recipe does not exist, or it has unknown keys or wrong values.
@@ -232,13 +224,9 @@ class RecipeFile:
 
     def __init__(self, name: str, document: Document, changes: Sequence[Change] = ()) -> None:
         self.name, self._changes = name, list(changes)
-        if any(keys[0] == "base" for keys, _ in changes):
-            raise RecipeError("--set names base, expected it in the recipe's file alone")
         self._document = with_changes(document, changes)
-        data, datasets = self._document.get("data"), self._document.get("datasets")
-        is_whole = isinstance(data, Mapping) and (
-            "path" in data or "train" in data.get("files", {})
-        )
+        given, datasets = flatten(self._document), self._document.get("datasets")
+        is_whole = any(key.startswith(("data.path", "data.files.train")) for key in given)
         self.has_data = is_whole or not datasets or not isinstance(datasets, Mapping)
         first = None if self.has_data else next(iter(datasets or ()))
         self.recipe = self._checked(self._with_data(first), name)
@@ -259,21 +247,18 @@ class RecipeFile:
         """Returns the recipe of one system on one data set, without the lists of both.
 
         Raises:
-            RecipeError: the recipe has no such system or data set, or no data of its own; or what
-                comes of the changes is no recipe, or no model.
+            RecipeError: there is no such system or data set, or what comes of it is no recipe.
         """
-        self._check_name("system", name, self.system_names)
-        self._check_name("data set", dataset, self.dataset_names)
         if dataset is None and not self.has_data:
             raise RecipeError(
                 f"recipe {self.name} has no data of its own, expected the name of one of its data "
                 f"sets: {', '.join(self.dataset_names)}"
             )
-        where = self.name + (f", data set {dataset}" if dataset else "")
         document = self._with_data(dataset)
+        where = [self.name, *([f"data set {dataset}"] if dataset else [])]
         if name is not None:
-            where += f", system {name}"
-            system = self.recipe.systems[name]
+            system = self._system(name)
+            where.append(f"system {name}")
             changed = {"system": name, "model": system.model, "training": system.training}
             document = joined(document, changed)
         document = with_changes(document, [*self._changes, *changes])
@@ -282,19 +267,12 @@ class RecipeFile:
         start = (document.get("model") or {}).get("pretrained")
         if name is not None and start is not None:
             document["model"] = document["model"] | {"pretrained": str(start).replace(SYSTEM, name)}
-        return self._checked(document, where, has_model=True)
+        return self._checked(document, ", ".join(where), has_model=True)
 
     def is_set(self, keys: Sequence[str], system: str | None = None) -> bool:
-        """Whether `--set`, or a system, sets a key, a part of its value, or what it is a part of.
-
-        Raises:
-            RecipeError: the recipe has no such system.
-        """
-        if system is None:
-            mapping: Any = with_changes({}, self._changes)
-        else:
-            self._check_name("system", system, self.system_names)
-            mapping = self.recipe.systems[system].model_dump()
+        """Whether `--set` or a system sets a key, a part of its value, or what it is a part of."""
+        own = with_changes({}, self._changes) if system is None else self._system(system)
+        mapping: Any = own if isinstance(own, dict) else own.model_dump()
         for key in keys:
             if not isinstance(mapping, Mapping):
                 return True
@@ -319,26 +297,33 @@ class RecipeFile:
             values["data"] = self._document.get("data") or {}
         return write_yaml(values)
 
-    def _check_name(self, what: str, name: str | None, known: Sequence[str]) -> None:
-        if name is not None and name not in known:
+    def _system(self, name: str) -> System:
+        if name not in self.recipe.systems:
             raise RecipeError(
-                f"recipe {self.name} has no {what} {shown(name)}, {one_of(name, known)}"
+                f"recipe {self.name} has no system {shown(name)}, {one_of(name, self.system_names)}"
             )
+        return self.recipe.systems[name]
 
     def _with_data(self, dataset: str | None) -> Document:
         if dataset is None:
             return dict(self._document)
-        return joined(self._document, {"data": self._document["datasets"][dataset]})
+        known = self._document.get("datasets") or {}
+        if dataset not in known:
+            raise RecipeError(
+                f"recipe {self.name} has no data set {shown(dataset)}, {one_of(dataset, known)}"
+            )
+        return joined(self._document, {"data": known[dataset]})
 
     def _checked(self, document: Document, where: str, *, has_model: bool = False) -> Recipe:
         try:
             task = task_class(document.get("task"))
-            recipe = task.recipe_class.model_validate(document)
+            try:
+                recipe = task.recipe_class.model_validate(document)
+            except ValidationError as error:
+                raise ValueError(explain(task.recipe_class, error).strip()) from error
             _check_options(task, recipe.data)
             if has_model:
                 _check_model(task, recipe)
-        except ValidationError as error:
-            raise RecipeError(f"recipe {where}:\n{explain(task.recipe_class, error)}") from error
         except ValueError as error:
             raise RecipeError(f"recipe {where}:\n  {error}") from error
         return recipe
@@ -355,25 +340,15 @@ def _check_options(task: "type[Task]", data: Data) -> None:
     for where, each in several.items():
         if (rows := task.built_in.get(each.path or "")) is None:
             continue
-        arguments = signature(rows)
-        known = list(arguments.parameters)
+        arguments: dict[str, Any] = {
+            name: (of.annotation, ... if of.default is of.empty else of.default)
+            for name, of in signature(rows).parameters.items()
+        }
+        kind = create_model("Options", __base__=Settings, **arguments)
         try:
-            arguments.bind(**each.options)
-        except TypeError as error:
-            hints = [did_you_mean(name, known) for name in each.options if name not in known]
-            raise ValueError(
-                f"{where}.options: {error}, expected of {each.path} {', '.join(known) or 'none'}"
-                f"{''.join(hints)}"
-            ) from None
-        for name in set(known) & each.options.keys():
-            value, kind = each.options[name], arguments.parameters[name].annotation
-            try:
-                TypeAdapter(kind).validate_python(value)
-            except ValidationError as error:
-                message = error.errors()[0]["msg"].removeprefix("Input should be ")
-                raise ValueError(
-                    f"{where}.options.{name} is {shown(value)}, expected {message}"
-                ) from None
+            kind.model_validate(each.options)
+        except ValidationError as error:
+            raise ValueError(explain(kind, error, f"{where}.options.").strip()) from error
 
 
 def _check_model(task: "type[Task]", recipe: Recipe) -> None:
@@ -386,7 +361,7 @@ def _check_model(task: "type[Task]", recipe: Recipe) -> None:
     try:
         task.config(recipe)
     except (ArithmeticError, StrictDataclassError, TypeError, ValueError) as error:
-        reason = " ".join(str(error).split())
         # What huggingface_hub says of a field that has a value of another type.
-        reason = re.sub(r"^Validation error for field '(\w+)': \w+: ", r"model.\1: ", reason)
+        named = r"^Validation error for field '(\w+)': \w+: "
+        reason = re.sub(named, r"model.\1: ", " ".join(str(error).split()))
         raise ValueError(reason if reason.startswith("model.") else f"model: {reason}") from error

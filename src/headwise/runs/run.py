@@ -128,7 +128,8 @@ def batches(
     """Returns the batches of one process of a part of the data; in a fixed order without a seed."""
     items, collate, budget = task.parts[part], task.collate, settings.batch_tokens
     if isinstance(items, Stream):
-        return items.batches(collate, budget, seed=seed or 0, rank=rank, world=world)
+        share = {"seed": seed or 0, "rank": rank, "world": world}
+        return StreamBatches(items, collate, budget, **share)
     workers = settings.loader_workers
     return Batches(items, collate, budget, seed=seed, rank=rank, world=world, workers=workers)
 

@@ -111,6 +111,10 @@ def pairs(
 
     The images of the smaller source are used in shuffled rounds. The sources are divided into parts
     before they are paired, so that no half of a training image is in another part.
+
+    Args:
+        left, right: the data of a half, with keys of `data`.
+        seed: pairs the images.
     """
     halves = [parts_of(ImageData(**half), Images)[0] for half in (left, right)]
     options = {"left": left, "right": right, "seed": seed}
