@@ -166,4 +166,4 @@ def test_models_that_are_gated_pruned_or_not_loaded_are_refused():
                         ("gpt2", "loaded")):  # fmt: skip
         refused({name}, hw.from_transformers, given)
     with pytest.raises(RuntimeError, match="size mismatch"):
-        hw.from_transformers(hw.prune_heads(build("gpt2"), {0: [1]}))
+        hw.from_transformers(hw.prune_heads(build("gpt2"), {"transformer.h.0.attn": [1]}))

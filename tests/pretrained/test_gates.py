@@ -128,7 +128,10 @@ REFUSED = [
         {"decoder_self", "encoder_self"},
     ),
     (lambda: hw.gate_heads(build("bert"), gate_windows=1), {"gate_windows", "gate_window"}),
-    (lambda: hw.prune_heads(gate("gpt2"), {0: [1]}), {"remove_gates", "fold_gates"}),
+    (
+        lambda: hw.prune_heads(gate("gpt2"), {"transformer.h.0.attn": [1]}),
+        {"remove_gates", "fold_gates"},
+    ),
     (lambda: hw.fold_gates(build("gpt2")), {"gate_heads"}),
     (lambda: hw.fold_gates(gate("gpt2")), {"transformer.h.0.attn", "gate='static'"}),
 ]

@@ -113,6 +113,7 @@ def _weights(model: PreTrainedModel, row: Architecture, ours: list[str]) -> Stat
 _GATED = {"silu": "swiglu", "swish": "swiglu", "gelu": "geglu"}
 _ACTIVATIONS = {"relu": "relu", "gelu": "gelu", "silu": "silu", "swish": "silu"}
 _ACTIVATIONS |= dict.fromkeys(("gelu_new", "gelu_fast", "gelu_pytorch_tanh"), "gelu-tanh")
+_QWEN: dict[str, Settings] = {"qwen2": {"bias": "qkv"}, "qwen3": {"qk_norm": True}}
 
 
 def _activation(known: Mapping[str, str], **given: str) -> Settings:
@@ -155,7 +156,8 @@ def _llama(config: Any) -> Settings:
     made |= {"head_dim": None if width == config.hidden_size / heads else width}
     made |= {"num_key_value_heads": None if key_heads == heads else key_heads}
     made |= {"ffn_dim": config.intermediate_size, "attention_dropout": config.attention_dropout}
-    made |= {"qwen2": {"bias": "qkv"}, "qwen3": {"qk_norm": True}}.get(config.model_type, {})
+    if config.model_type in _QWEN:
+        made |= _QWEN[config.model_type]
     return made | _activation(_GATED, hidden_act=config.hidden_act)
 
 

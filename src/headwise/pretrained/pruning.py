@@ -11,6 +11,7 @@ from transformers import PreTrainedModel
 from transformers.pytorch_utils import Conv1D
 
 from headwise.heads.system import System
+from headwise.ops.checks import one_of
 from headwise.pretrained.places import Place, places
 
 Model = TypeVar("Model", bound=nn.Module)
@@ -33,7 +34,7 @@ _WIDTHS = ("all_head_size", "split_size", "embed_dim")
 _Cut = tuple[Place, Tensor, int, dict[str, Tensor]]
 
 
-def prune_heads(model: Model, heads: Mapping[str | int, Iterable[int]]) -> Model:
+def prune_heads(model: Model, heads: Mapping[str, Iterable[int]]) -> Model:
     """Removes heads from a plain transformers model for good; the model is changed and returned.
 
     It is smaller and faster, and computes what it does while these heads are `hw.ablated`, up to
@@ -42,9 +43,9 @@ def prune_heads(model: Model, heads: Mapping[str | int, Iterable[int]]) -> Model
 
     Args:
         model: a model of transformers, or a module that holds one.
-        heads: the numbers of the heads to remove, by the path of their attention module, or by its
-            layer if that has one attention; such as `head_importance(model, data).least(3)`. Of
-            heads that share their keys, as many go of each group, or whole groups.
+        heads: the numbers of the heads to remove, by the path of their attention module, such as
+            `head_importance(model, data).least(3)`. Of heads that share their keys, as many go of
+            each group, or whole groups.
 
     Raises:
         ValueError: no such head; no head left, or groups of unequal sizes; heads that have other
@@ -58,23 +59,15 @@ def prune_heads(model: Model, heads: Mapping[str | int, Iterable[int]]) -> Model
         >>> hw.prune_heads(model, {"transformer.h.1.attn": [3]}).transformer.h[1].attn.c_proj
         Conv1D(nf=32, nx=24)
     """
-    every = places(model)
+    every = {place.path: place for place in places(model)}
     if any(isinstance(module, System) for module in model.modules()):
         raise ValueError(
             "model has gates over its heads, expected none: call headwise.remove_gates(model), or "
             "headwise.fold_gates(model) if they are static"
         )
-    chosen: dict[str, tuple[Place, set[int]]] = {}
-    for key, removed in heads.items():
-        found = [place for place in every if key in (place.path, place.layer)]
-        if len(found) != 1:
-            paths = ", ".join(each.path for each in found or every)
-            raise ValueError(
-                f"heads name the attention {key!r}, which is {'several' if found else 'none'} of "
-                f"the model's, expected the path of one: {paths}"
-            )
-        chosen.setdefault(found[0].path, (found[0], set()))[1].update(removed)
-    _prune(model, [_cut(place, removed) for place, removed in chosen.values() if removed])
+    for path in heads:
+        one_of(**{"an attention in heads": (path, tuple(every))})
+    _prune(model, [_cut(every[path], set(removed)) for path, removed in heads.items()])
     return model
 
 
