@@ -24,7 +24,6 @@ from headwise.training.part import freeze_all_but
 from headwise.training.settings import TrainingSettings
 from headwise.training.trainer import (
     Interrupted,
-    Progress,
     Trainer,
     accelerator_for,
 )
@@ -109,34 +108,6 @@ class Trained(NamedTuple):
     history: list[dict[str, Any]]
 
 
-def fit(
-    network: Any,
-    data: Any,
-    collate: Any,
-    how: TrainingSettings,
-    folder: Path,
-    console: Console,
-    measure: Any,
-) -> tuple[Any, Progress]:
-    """Trains as a run does; returns the final model, and how the training went."""
-    accelerator = accelerator_for(how, folder)
-    share = {"rank": accelerator.process_index, "world": accelerator.num_processes}
-    train, validation = (
-        Batches(items, collate, how.batch_tokens, seed=seed, workers=how.loader_workers, **share)
-        for items, seed in zip(data, (how.seed, None), strict=True)
-    )
-    freeze_all_but(network, how.train)
-    kind = type(network)
-    trainer = Trainer(
-        network, train, validation, how, folder, accelerator, console=console, measure=measure
-    )
-    progress = trainer.fit()
-    if accelerator.is_main_process and not (folder / "model").is_dir():
-        write_model(kind, how, folder, lambda path: None)
-    accelerator.wait_for_everyone()
-    return kind.from_pretrained(folder / "model"), progress
-
-
 def train(
     folder: Path,
     network: Any = None,
@@ -163,7 +134,20 @@ def train(
     with ExitStack() as stack:
         stack.callback(of_optimizers.register_optimizer_step_pre_hook(before).remove)
         stack.callback(of_optimizers.register_optimizer_step_post_hook(after).remove)
-        final, run = fit(network, parts, collate, how, folder, console, measure=measure)
+        accelerator = accelerator_for(how, folder)
+        share = {"rank": accelerator.process_index, "world": accelerator.num_processes}
+        share |= {"workers": how.loader_workers}
+        batches = (
+            Batches(items, collate, how.batch_tokens, seed=seed, **share)
+            for items, seed in zip(parts, (how.seed, None), strict=True)
+        )
+        freeze_all_but(network, how.train)
+        given = (network, *batches, how, folder, accelerator)
+        run = Trainer(*given, console=console, measure=measure).fit()
+        if accelerator.is_main_process and not (folder / "model").is_dir():
+            write_model(type(network), how, folder, lambda path: None)
+        accelerator.wait_for_everyone()
+        final = type(network).from_pretrained(folder / "model")
     losses, validations = (
         {record["step"]: record[kind] for record in run.history if kind in record}
         for kind in ("loss", "eval_loss")

@@ -115,9 +115,10 @@ def layer_specs(plan: Plan, depths: Mapping[str, int]) -> dict[str, list[Spec]]:
     >>> layer_specs({"encoder_self": {"system": "mae", "layers": [1]}}, {"encoder_self": 2})
     {'encoder_self': [{'system': 'standard'}, {'system': 'mae'}]}
     """
-    is_whole = isinstance(plan, str) or "system" in plan
+    plan = {"system": plan} if isinstance(plan, str) else plan
+    is_whole = "system" in plan
     if is_whole:
-        kind = system_class(plan if isinstance(plan, str) else plan["system"])
+        kind = system_class(plan["system"])
         plan = {site: plan for site in depths if _where(kind, site, depths) == site}
     specs: dict[str, dict[int, Spec]] = {site: {} for site in depths}
     for site, listed in plan.items():

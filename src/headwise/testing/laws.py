@@ -8,6 +8,7 @@ the inputs; padding is boolean, `(rows, time)`, `True` at padding.
 
 import copy
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any, NamedTuple, Protocol
 
 import torch
@@ -423,5 +424,5 @@ def _same(which: str, got: Mapping[str, Tensor], wanted: Mapping[str, Tensor]) -
             y,
             rtol=0.0,
             atol=_ALLOWED.get(y.dtype, 0.0) * size,
-            msg=lambda difference, what=what: f"{what} {which}: {difference}",
+            msg=partial("{} {}: {}".format, what, which),
         )
