@@ -75,18 +75,6 @@ def voters_in(layer, kept, **options):
     return made
 
 
-def voters_but_one(layer):
-    """Agreement that has, at each position, no head of largest weight there."""
-
-    def compute(x):
-        each = [voters_in(layer, [h for h in range(HEADS) if h != out])(x) for out in range(HEADS)]
-        largest = layer(x).routing.weights.argmax(-1, keepdim=True).unsqueeze(-1)
-        found = torch.stack([out.output for out in each], 2)
-        return SimpleNamespace(output=found.gather(2, largest.expand(-1, -1, 1, DIM)).squeeze(2))
-
-    return compute
-
-
 def even(w):
     return torch.full_like(w, 1 / len(w))
 
@@ -122,7 +110,6 @@ MEANT = {
     ("moa", "only-expert", 1): lambda m: experts_in(m, [1]),
     ("agreement", "uniform", None): lambda m: voters_in(m, [0, 1, 2, 3], iterations=1),
     ("agreement", "without-head", 1): lambda m: voters_in(m, [0, 2, 3]),
-    ("agreement", "without-largest", None): voters_but_one,
     ("weighted", "uniform", None): lambda m: edited(m, kappa=even, alpha=even),
     ("weighted", "only-branch", 1): lambda m: edited(m, alpha=only_second),
     ("weighted", "top-k", 3): lambda m: edited(m, alpha=without_least),
@@ -160,7 +147,7 @@ def test_in_training_nothing_is_ablated(system):
     assert torch.equal(found, expected)
 
 
-RANDOM = ["mae", "moa", "moh", "gated", "differential", "agreement", "weighted", "tim"]
+RANDOM = ["mae", "moa", "moh", "gated", "differential", "weighted", "tim"]
 
 
 @pytest.mark.parametrize("is_told", [False, True])  # where it stands, as a model tells it
@@ -184,11 +171,10 @@ def test_random_weights_are_the_same_for_a_seed_and_others_for_each_layer(system
         weights = mine.routing.weights
         torch.testing.assert_close(weights.sum(-1), learned.sum(-1))
         assert (weights >= 0).all()
-        if system != "agreement":  # whose shares are those of its first iteration
-            # Heads that MoH has in force everywhere are none of a router's.
-            weights = weights[..., getattr(model[0], "shared_heads", 0) :]
-            shares = (weights / weights.sum(-1, keepdim=True)).view(-1, weights.size(-1))
-            torch.testing.assert_close(shares, shares[:1].expand_as(shares))
+        # Heads that MoH has in force everywhere are none of a router's.
+        weights = weights[..., getattr(model[0], "shared_heads", 0) :]
+        shares = (weights / weights.sum(-1, keepdim=True)).view(-1, weights.size(-1))
+        torch.testing.assert_close(shares, shares[:1].expand_as(shares))
 
 
 def test_in_a_model_the_systems_of_a_kind_or_one_place_are_ablated():

@@ -67,8 +67,8 @@ def test_what_a_mask_hides(form: str, data: Any) -> None:
     subject = FORMS[form].subject(sites(form)[data.draw(st.integers(0, len(sites(form)) - 2))])
     heads = 1 if FORMS[form].system == "moa" else subject.module.num_heads
     mask = data.draw(masks(2, heads, TIME, TIME)).get("attn_mask")
-    if "gate_window" in FORMS[form].options and not subject.causal:
-        mask = None  # which a window does not take there
+    if "gate_window" in FORMS[form].options:
+        mask = None  # which a window does not take
     mask = mask.unflatten(0, (2, -1)) if mask is not None and mask.dim() == 3 else mask
     if mask is not None and mask.is_floating_point() and mask.isfinite().all():
         mask.diagonal(dim1=-2, dim2=-1).zero_()  # all alike hidden is nothing hidden
@@ -93,22 +93,6 @@ def test_decoding_in_steps(form: str, data: Any) -> None:
     if prompt is not None:
         actions[0] = ("read", 3)  # all of the padding
     laws.steps_equal_one_pass(subject, actions, padding=prompt)
-
-
-@pytest.mark.parametrize("length", [2, -4])
-def test_a_cache_goes_back_unless_a_system_remembers_more(length: int) -> None:
-    """As in assisted decoding: to the first two of six positions."""
-    cache, read, other = hw.AttentionCache(), inputs(ROWS, TIME), inputs(ROWS, TIME)
-    layer = build("standard")
-    layer(read, is_causal=True, cache=cache)
-    cache.crop(length)
-    whole = layer(torch.cat([read[:, :2], other[:, 2:]], 1), is_causal=True).output
-    found = layer(other[:, 2:], is_causal=True, cache=cache).output
-    torch.testing.assert_close(found, whole[:, 2:])
-    cache = hw.AttentionCache()
-    build("mae")(read, is_causal=True, cache=cache)
-    with pytest.raises(ValueError, match="memory"):
-        cache.crop(length)
 
 
 def other_batch(layer: Any, x: Any) -> None:

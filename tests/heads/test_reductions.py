@@ -5,7 +5,7 @@ import copy
 import pytest
 import torch
 import torch.nn.functional as F
-from support.forms import ATTENTIONS, DIM, HEADS, build, inputs, padding, strengthened
+from support.forms import ATTENTIONS, DIM, HEADS, NINE, build, inputs, padding, strengthened
 from torch import nn
 
 import headwise as hw
@@ -89,17 +89,27 @@ def test_standard_attention_is_pytorchs(mask, widths):
         torch.testing.assert_close(*slopes, **EXACT)
 
 
-@pytest.mark.parametrize("options", [{}, {"kdim": 6, "vdim": 10}, {"bias": False}], ids=str)
-@pytest.mark.parametrize("name", ["standard", "mae", "differential"])
+STARTING = {
+    "standard": {},
+    "mae": {"dropped_heads": 2},
+    "gated": {},
+    "gated neutral elementwise": {"gate_start": "neutral", "gate": "elementwise"},
+    "moh": {"shared_heads": 1, "top_k": 3},
+    "differential": {},
+}
+
+
+@pytest.mark.parametrize("sizes", [{}, {"kdim": 6, "vdim": 10}, {"bias": False}], ids=str)
+@pytest.mark.parametrize("name", STARTING)
 @each_mask
-def test_what_starts_from_an_attention_computes_the_same(name, masks, options):
+def test_what_starts_from_an_attention_computes_the_same(name, masks, sizes):
     """It is a copy: in mode and precision as the source, whose memory it does not share."""
-    kind = {"standard": hw.MultiHeadAttention, "mae": hw.MAE}.get(name, hw.DifferentialAttention)
-    sources = [theirs(DIM, HEADS, **options), build("standard", **options)]
-    memory = [inputs(BATCH, TIME, options.get(width, DIM)) for width in ("kdim", "vdim")]
+    kind = NINE[name.split()[0]][0]
+    sources = [theirs(DIM, HEADS, **sizes), build("standard", **sizes)]
+    memory = [inputs(BATCH, TIME, sizes.get(width, DIM)) for width in ("kdim", "vdim")]
     for source in sources:
         source.out_proj.weight.requires_grad_(False)
-        made = kind.from_attention(source)
+        made = kind.from_attention(source, **STARTING[name])
         x, asked = inputs(), dict(masks)
         if isinstance(source, nn.MultiheadAttention) and "is_causal" in masks:
             asked["attn_mask"] = LATER
@@ -139,26 +149,6 @@ def test_uniform_mixtures_are_standard_attention_to_the_bit(dropped, masks):
         out = uniform.train(training)(x, **masks)
         assert torch.equal(out.output, standard_of(uniform)(x, **masks).output)
         assert (out.routing.weights == 1 / uniform.num_experts).all()
-
-
-NEUTRAL = {
-    "mae": {"dropped_heads": 2},
-    "gated": {"gate_start": "neutral"},
-    "gated elementwise": {"gate_start": "neutral", "gate": "elementwise"},
-    "moh": {"top_k": 3},
-}
-
-
-@each_mask
-@pytest.mark.parametrize("case", NEUTRAL)
-def test_a_neutral_start_is_standard_attention(case, masks):
-    """MAE's gate is even at its start; gates and routers of zero let every head through whole."""
-    system = build(case.split()[0], drawn=False, **NEUTRAL[case])
-    system.start_neutral()
-    x = inputs()
-    torch.testing.assert_close(
-        system(x, **masks).output, standard_of(system)(x, **masks).output, **EXACT
-    )
 
 
 def layer_of(norm, norm1, attend, norm2, feed):

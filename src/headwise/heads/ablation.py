@@ -16,24 +16,23 @@ other units in the place of those that are left out; there `random` is a random 
 """
 
 from collections.abc import Mapping, Sequence
+from operator import index
 from typing import Any
 from zlib import crc32
 
 import torch
 from torch import Tensor
 
-from headwise.ops.checks import did_you_mean
+from headwise.ops.checks import did_you_mean, in_range
 
 HEADS = ("without-head", "only-head")  # of all attentions whose heads are the same at each position
-WEIGHTS = ("uniform", "random", "largest", "without-largest", "top-k")
-# What an edit takes beside its name; others take nothing.
-_OPTIONS = {"random": "seed", "top-k": "top_k"}
-_MEANINGS = {
-    "uniform": "All units that count have equal weights.",
-    "random": "All decisions of a layer are one that is drawn.",
-    "largest": "The unit of largest weight alone is in force.",
-    "without-largest": "The unit of largest weight is left out.",
-    "top-k": "The units of largest weight alone are in force.",
+# What an edit of weights takes beside its name, and what it does.
+WEIGHTS: dict[str, tuple[str | None, str]] = {
+    "uniform": (None, "All units that count have equal weights."),
+    "random": ("seed", "All decisions of a layer are one that is drawn."),
+    "largest": (None, "The unit of largest weight alone is in force."),
+    "without-largest": (None, "The unit of largest weight is left out."),
+    "top-k": ("top_k", "The units of largest weight alone are in force."),
 }
 _BARRED = float("-inf")
 
@@ -61,8 +60,7 @@ class Ablation:
         self.units: tuple[int, ...] = ()
         if name.startswith(("without-", "only-")) and name != "without-largest":
             units = system.num_heads if option == "head" else system.num_units
-            listed = value.tolist() if hasattr(value, "tolist") else value
-            several = listed if isinstance(listed, Sequence) else [listed]
+            several = value if isinstance(value, Sequence) else [value]
             self.units = tuple(_number(unit, option, 0, units - 1) for unit in several)
             if name.startswith("without-") and len(set(self.units)) == units:
                 raise ValueError(f"ablation {name!r} leaves out all {units}: nothing is left")
@@ -171,7 +169,7 @@ def option_of(name: str) -> str | None:
     ('expert', 'top_k', None)
     """
     if name in WEIGHTS:
-        return _OPTIONS.get(name)
+        return WEIGHTS[name][0]
     return name.removeprefix("without-").removeprefix("only-")
 
 
@@ -181,8 +179,8 @@ def meaning_of(name: str) -> str:
     >>> meaning_of("only-head")
     'One head alone is left.'
     """
-    if name in _MEANINGS:
-        return _MEANINGS[name]
+    if name in WEIGHTS:
+        return WEIGHTS[name][1]
     unit = option_of(name)
     if name.startswith("only-"):
         return f"One {unit} alone is left."
@@ -202,11 +200,10 @@ def edits_of(unit: str, *, heads: bool = True) -> tuple[str, ...]:
 
 
 def _number(value: Any, option: Any, least: int, most: int) -> int:
-    """The value as an int, also if it is of NumPy or PyTorch; raises `ValueError` out of range."""
+    """The value as an int; raises `ValueError` out of range."""
     try:
-        number = value.__index__()
-    except (AttributeError, TypeError):
+        number = index(value)  # also of NumPy or PyTorch
+    except TypeError:
         raise ValueError(f"{option} is {value!r}, expected a whole number, or several") from None
-    if isinstance(value, bool) or not least <= number <= most:
-        raise ValueError(f"{option} is {value!r}, expected {least} to {most}")
-    return int(number)
+    in_range(**{str(option): (number, least, most)})
+    return number

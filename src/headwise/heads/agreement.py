@@ -11,19 +11,18 @@ C appear as
 import functools
 import math
 import os
-import warnings
 from collections.abc import Callable
 from typing import Any, ClassVar, Literal
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.utils.checkpoint import checkpoint
 
 from headwise.heads.ablation import HEADS
 from headwise.heads.attention import Attention, Inputs
 from headwise.heads.system import Routing
 from headwise.ops.checks import in_range, one_of
+from headwise.ops.layers import is_traced, once_more
 
 # The least variance of a capsule, which is 0 where heads agree exactly, and of standardised costs.
 VARIANCE_FLOOR, COST_FLOOR = 1e-6, 1e-9
@@ -91,7 +90,7 @@ class AgreementAttention(Attention):
     # The capsules take the place of W^O; the votes and what follows is what routing adds.
     routing_parameters = ("vote_weight", "beta_a", "beta_u")
     output_parameters = ("capsule_weight", "capsule_bias")
-    edits: ClassVar[tuple[str, ...]] = ("uniform", "random", "without-largest", *HEADS)
+    edits: ClassVar[tuple[str, ...]] = ("uniform", *HEADS)
     presets: ClassVar[dict[str, dict[str, Any]]] = {
         "paper": {"inverse_temperature": 0.01},
         "authors": {"inputs": "all", "normalize": "heads", "activation": "none"},
@@ -204,74 +203,38 @@ class AgreementAttention(Attention):
         if self.inputs == "head" or self.method == "em":
             capsules = capsules.relu_()
         votes = torch.bmm(capsules.expand(self.num_heads, -1, -1), self.vote_weight)
-        is_ablated = self.ablations and not self.training
-        output, weights = self._route_ablated(votes) if is_ablated else self.route(votes)
+        # Ablations: who has no vote, and `uniform`, the first iteration alone.
+        iterations, heads_in = self.iterations, torch.arange(self.num_heads)
+        for ablation in () if self.training else self.ablations:
+            if ablation.name == "uniform":
+                iterations = 1
+            else:
+                heads_in = heads_in[ablation.kept(self.num_heads, heads_in.device)[heads_in] > 0]
+        is_ablated = len(heads_in) < self.num_heads
+        output, weights = self.route(votes[heads_in] if is_ablated else votes, iterations)
+        if is_ablated:
+            weights = weights.new_zeros(votes.shape[:2]).index_copy(0, heads_in, weights)
         leading = inputs.query.shape[:2]
         return output.unflatten(0, leading), Routing(weights.t().unflatten(0, leading))
 
-    def route(self, votes: Tensor, shares: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """Routes votes, each token by itself.
-
-        Args:
-            votes: `(heads, tokens, embed_dim)`, of any number of heads.
-            shares: each head's share in every capsule, `(heads, tokens)`: the routing then ends
-                with its first iteration, which has these in the place of equal ones.
+    def route(self, votes: Tensor, iterations: int) -> tuple[Tensor, Tensor]:
+        """Routes votes `(heads, tokens, embed_dim)`, each token by itself.
 
         Returns:
             The capsules, `(tokens, embed_dim)`, and the weights of the heads, `(heads, tokens)`.
         """
-        how: dict[str, Any] = {"num_capsules": self.num_capsules, "iterations": self.iterations}
+        how: dict[str, Any] = {"num_capsules": self.num_capsules, "iterations": iterations}
         if self.method == "simple":
             how |= {"squash": self.squash, "normalize": self.normalize}
-            return in_chunks(simple_routing, votes, shares, **how)
+            return in_chunks(simple_routing, votes, **how)
         how |= {"inverse_temperature": self.inverse_temperature, "activation": self.activation}
         zero = votes.new_zeros(1)
         betas = (zero if beta is None else beta for beta in (self.beta_a, self.beta_u))
-        return in_chunks(em_routing, votes, shares, *betas, **how)
-
-    def _route_ablated(self, votes: Tensor) -> tuple[Tensor, Tensor]:
-        """The routing that ablations leave: heads that they leave out have no votes.
-
-        `uniform` and `random` are the first iteration alone, with such shares of the heads.
-        """
-        heads, tokens = list(range(len(votes))), votes.size(1)
-        even = torch.full((len(votes),), 1 / len(votes), device=votes.device)
-        shares: Tensor | None = None
-        for ablation in self.ablations:
-            if ablation.name in ("uniform", "random"):
-                shares = ablation.weights(even)
-            elif ablation.name in HEADS:
-                keeps = ablation.name == "only-head"
-                heads = [head for head in heads if (head in ablation.units) == keeps]
-        # Who votes, (voters, tokens).
-        voters = torch.tensor(heads, dtype=torch.long, device=votes.device)
-        voters = voters.unsqueeze(1).expand(-1, tokens)
-
-        def settle(voters: Tensor) -> tuple[Tensor, Tensor]:
-            chosen = votes.gather(0, voters.unsqueeze(-1).expand(-1, -1, votes.size(-1)))
-            if shares is None:
-                return self.route(chosen)
-            theirs = shares[voters]
-            return self.route(chosen, theirs / theirs.sum(0))
-
-        output, weights = settle(voters)
-        if heads and any(ablation.name == "without-largest" for ablation in self.ablations):
-            others = torch.arange(len(voters) - 1, device=votes.device).unsqueeze(1)
-            others = others + (others >= weights.argmax(0))  # all but the largest
-            voters = voters.gather(0, others)
-            output, weights = settle(voters)
-        nothing = weights.new_zeros(len(votes), tokens)
-        return output, nothing.scatter(0, voters, weights)
+        return in_chunks(em_routing, votes, *betas, **how)
 
 
 def simple_routing(
-    votes: Tensor,
-    shares: Tensor | None,
-    *,
-    num_capsules: int,
-    iterations: int,
-    squash: bool,
-    normalize: str,
+    votes: Tensor, *, num_capsules: int, iterations: int, squash: bool, normalize: str
 ) -> tuple[Tensor, Tensor]:
     """Simple routing, algorithm 1 of the paper: a vote agrees by its product with the capsule.
 
@@ -284,15 +247,15 @@ def simple_routing(
     `AgreementAttention.route`.
     """
     v = _by_capsule(votes, num_capsules)
-    share, last = _first_shares(v, shares), iterations - 1 if shares is None else 0
     b = torch.zeros_like(v[..., 0])  # (heads, tokens, capsules)
-    for i in range(last + 1):
+    share = b + 1 / max(1, len(v))
+    for i in range(iterations):
         output = (share.unsqueeze(-1) * v).sum(0)  # (tokens, capsules, dims)
         if squash:
             square = _over_dims(output.square()).unsqueeze(-1)
             # The root has no derivative at 0, where its factor makes it irrelevant.
             output = output * square.where(square > 0, 1.0).sqrt() / (1 + square)
-        if i < last:
+        if i + 1 < iterations:
             b = b + _over_dims(output * v)
             share = (b if normalize == "heads" else b.log_softmax(-1)).softmax(0)
     return output.flatten(1).to(votes.dtype), share.detach().mean(-1)
@@ -300,7 +263,6 @@ def simple_routing(
 
 def em_routing(
     votes: Tensor,
-    shares: Tensor | None,
     beta_a: Tensor,
     beta_u: Tensor,
     *,
@@ -334,9 +296,9 @@ def em_routing(
     # A processor takes fifty times as long for powers that vanish, and routing, once trained, is so
     # sure that most weights C do.
     least = math.log(2 * torch.finfo(v.dtype).smallest_normal)
-    share, last = _first_shares(v, shares), iterations - 1 if shares is None else 0
+    share = torch.full_like(v[..., 0], 1 / max(1, len(v)))  # (heads, tokens, capsules)
     mass = v.new_full(v.shape[1:3], len(v) / num_capsules)  # (tokens, capsules)
-    for i in range(last + 1):
+    for i in range(iterations):
         mean = (share.unsqueeze(-1) * v).sum(0)  # (tokens, capsules, dims)
         square = (v - mean).square()
         variance = (share.unsqueeze(-1) * square).sum(0).clamp(min=VARIANCE_FLOOR)
@@ -348,7 +310,7 @@ def em_routing(
             cost = cost / (cost.square().mean(-1, keepdim=True) + COST_FLOOR).sqrt()
             rate = 1 + 2 * i / max(1, iterations - 1)
         logit = rate * (beta_a - cost)
-        if i < last:
+        if i + 1 < iterations:
             # Without the terms that are equal for all capsules: they cancel.
             prior = -log_sigma
             if activation != "none":
@@ -367,13 +329,6 @@ def _by_capsule(votes: Tensor, num_capsules: int) -> Tensor:
     return votes.to(wide).unflatten(-1, (num_capsules, -1))
 
 
-def _first_shares(v: Tensor, shares: Tensor | None) -> Tensor:
-    """`(heads, tokens, capsules)`: equal ones if none are given."""
-    if shares is None:
-        return torch.full_like(v[..., 0], 1 / max(1, len(v)))
-    return shares.to(v).unsqueeze(-1).expand_as(v[..., 0])
-
-
 def _over_dims(x: Tensor) -> Tensor:
     """Sums over the dimensions of a capsule; if there is only one, as usual, it is dropped."""
     return x.squeeze(-1) if x.size(-1) == 1 else x.sum(-1)
@@ -382,87 +337,44 @@ def _over_dims(x: Tensor) -> Tensor:
 # How the routing is computed: some tokens at a time, since they have nothing to do with each other.
 # The backward pass routes them again, and keeps the votes alone.
 
-# Elements of the votes of a chunk that is not compiled: at most 4 MiB in float32, which stay in the
-# processor's cache, and so few that its tensors take no more memory than all votes do. A GPU wants
-# larger chunks, since each of their many operators takes as long as a thousandth of a large one.
-_CHUNK, _SMALL_CHUNK, _CHUNKS, _GPU_CHUNK = 2**20, 2**17, 16, 2**24
-# Compiled it has few operators. All such chunks are of one size, whatever the number of tokens, so
-# that nothing is compiled again; the smaller, the less of the last is filled up with zeros.
-_COMPILED_CHUNK = 2**18
+# Elements of the votes of a chunk: 1 MiB in float32, which stays in the processor's cache. Chunks
+# are of one size, so that nothing is compiled again. A GPU wants larger chunks, since each of
+# their many operators takes as long as a thousandth of a large one.
+_CHUNK, _GPU_CHUNK = 2**18, 2**24
 # Elements from which on compiling pays within some hundred steps of training: 2 MiB in float32.
 _LARGE = 2**19
 
 
 def in_chunks(
-    function: Callable[..., tuple[Tensor, Tensor]],
-    votes: Tensor,
-    shares: Tensor | None,
-    *betas: Tensor,
-    **how: Any,
+    function: Callable[..., tuple[Tensor, Tensor]], votes: Tensor, *betas: Tensor, **how: Any
 ) -> tuple[Tensor, Tensor]:
     """A routing of votes `(heads, tokens, embed_dim)`, in chunks of tokens."""
-    # PyTorch has no public way to ask whether a transform of `torch.func` is being applied.
-    if torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active():
-        return function(votes, shares, *betas, **how)
-    elements, per_token = votes.numel(), max(1, len(votes) * votes.size(2))
-    on_gpu = votes.is_cuda
-    size = max(1, (_GPU_CHUNK if on_gpu else _COMPILED_CHUNK) // per_token)
-    # Given shares are those of an ablation, which computes little.
-    compiles = shares is None and votes.size(1) >= size and _is_worth_compiling(votes)
-    if not compiles:
-        largest, least = (_GPU_CHUNK, _GPU_CHUNK // 4) if on_gpu else (_CHUNK, _SMALL_CHUNK)
-        size = max(1, min(max(elements // _CHUNKS, least), largest) // per_token)
-    parts = votes.split(size, dim=1)
-    theirs = [None] * len(parts) if shares is None else shares.split(size, dim=1)
+    if is_traced():
+        return function(votes, *betas, **how)
+    per_token = max(1, len(votes) * votes.size(2))
+    size = max(1, (_GPU_CHUNK if votes.is_cuda else _CHUNK) // per_token)
+    # By its size alone, so that a run that is resumed computes the same.
+    wish = os.environ.get("HEADWISE_COMPILE", "1" if votes.numel() >= _LARGE else "0")
+    compiles = wish == "1" and votes.size(1) >= size and votes.device.type in ("cpu", "cuda")
     found = []
-    for part, given in zip(parts, theirs, strict=True):
+    for part in votes.split(size, dim=1):
         count = part.size(1)
         if compiles:
             # Other strides, which depend on the number of all tokens, would be compiled again.
             part = F.pad(part, (0, 0, 0, size - count)).contiguous()
-        route = _compiled if compiles else _once_more
-        output, weights = route(function, part, given, *betas, **how)
+        output, weights = (_compiled if compiles else once_more)(function, part, *betas, **how)
         found.append((output[:count], weights[:, :count]))
-    if len(found) == 1:
-        return found[0]
-    outputs, weights = zip(*found, strict=True)
-    return torch.cat(outputs), torch.cat(weights, dim=1)
-
-
-def _once_more(function: Callable[..., Any], *args: Any, **how: Any) -> Any:
-    """The function, which a backward pass computes once more, so that its inputs alone are kept."""
-    if not torch.is_grad_enabled():
-        return function(*args, **how)
-    return checkpoint(function, *args, use_reentrant=False, preserve_rng_state=False, **how)
-
-
-def _is_worth_compiling(votes: Tensor) -> bool:
-    """Whether it is large: by its size alone, so that a run that is resumed computes the same."""
-    wish = os.environ.get("HEADWISE_COMPILE", "")
-    is_large = wish == "1" or (wish == "" and votes.numel() >= _LARGE)
-    return is_large and not _failed and votes.device.type in ("cpu", "cuda")
+    outputs, shares = zip(*found, strict=True)
+    return found[0] if len(found) == 1 else (torch.cat(outputs), torch.cat(shares, dim=1))
 
 
 @functools.cache
 def _compiler() -> Callable[..., Any]:
-    return torch.compile(_once_more, dynamic=False)
-
-
-_failed: list[str] = []  # why nothing is compiled from then on
+    return torch.compile(once_more, dynamic=False)
 
 
 def _compiled(*args: Any, **how: Any) -> Any:
-    """The same compiled; where that fails it runs as it is from then on, with a warning."""
-    if not _failed:
-        try:
-            # PyTorch would run what is beyond 8 sizes and settings in a process uncompiled.
-            with torch._dynamo.config.patch(recompile_limit=256):
-                return _compiler()(*args, **how)
-        except torch.OutOfMemoryError:
-            raise
-        except Exception as error:  # of the compiler; one of the function comes again below
-            _failed.append(" ".join(str(error).split())[:200] or type(error).__name__)
-            warnings.warn(
-                f"routing runs without torch.compile, which is slower: {_failed[0]}", stacklevel=2
-            )
-    return _once_more(*args, **how)
+    """The same compiled; where there is no compiler, PyTorch says so once, and it runs as it is."""
+    # PyTorch would run what is beyond 8 sizes and settings in a process uncompiled.
+    with torch._dynamo.config.patch(recompile_limit=256, suppress_errors=True):
+        return _compiler()(*args, **how)

@@ -29,7 +29,7 @@ _HIDES = -1000.0
 
 
 class Inputs(NamedTuple):
-    """What one call was given, as the three steps see it; the query in the place of what was not.
+    """What one call was given, as the three steps see it; the query in place of what was not.
 
     Attributes:
         query, key, value: `(batch, queries, embed_dim)`, `(batch, keys, kdim)` and `(…, vdim)`.
@@ -54,10 +54,9 @@ class Read(NamedTuple):
     """One call of an attention, for its observers: tensors are the call's own, with their graph.
 
     Attributes:
-        attention: the module.
-        inputs: what the call was given.
-        q: queries, `(batch, heads, queries, head_dim)`.
-        k, v: keys and values, `(batch, key heads, keys, head_dim)`.
+        attention, inputs: the module, and what it was given.
+        q, k, v: each `(batch, heads, time, head_dim)`, of keys and values as many heads as there
+            are of these.
         mask: what is not attended, as `merge_masks` gives it.
         heads: what each head reads, `(batch, heads, queries, head_dim)`.
         routing: what the attention decided, or None.
@@ -378,7 +377,7 @@ class MultiHeadAttention(Attention):
     ) -> None:
         super().__init__(embed_dim, num_heads, bias=bias, **options)
         self.out_proj = nn.Linear(num_heads * self.head_dim, embed_dim, bias=bias is True)
-        self.reset_parameters()
+        MultiHeadAttention.reset_parameters(self)  # subclasses have not made all of theirs
 
     def reset_parameters(self) -> None:
         super().reset_parameters()
@@ -452,11 +451,10 @@ class MultiHeadAttention(Attention):
             unpack_projections(weights)
         ours = tuple(f"{name}." for name in (*PROJECTIONS, "q_norm", "k_norm", "out_proj"))
         wanted = {name for name, _ in self.named_parameters() if name.startswith(ours)}
-        if wanted ^ weights.keys():
-            strange = ", ".join(sorted(wanted ^ weights.keys()))
+        if strange := wanted ^ weights.keys():
             raise ValueError(
-                f"attention differs from standard attention in its weights {strange}; remove what "
-                f"has been added to it, such as adapters or parametrizations, first"
+                f"attention differs from standard attention in its weights {sorted(strange)}: "
+                f"remove what was added to it, such as adapters or parametrizations, first"
             )
         self.to(weights["out_proj.weight"].device, weights["out_proj.weight"].dtype)
         for name, weight in weights.items():

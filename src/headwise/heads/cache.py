@@ -45,11 +45,6 @@ class AttentionCache:
         """How many positions the cache holds."""
         return 0 if self.keys is None else self.keys.size(2)
 
-    @property
-    def is_croppable(self) -> bool:
-        """Whether positions can be removed again, as assisted decoding asks."""
-        return not self.memory
-
     def reorder_cache(self, beam_idx: Tensor) -> None:
         """Row i becomes what row `beam_idx[i]` was, a system's memory included: beam search."""
         for of, name, tensor in self._tensors():
@@ -61,29 +56,6 @@ class AttentionCache:
         """Each row `repeats` times, in place of once."""
         for of, name, tensor in self._tensors():
             of[name] = tensor.repeat_interleave(repeats, dim=0)
-
-    def crop(self, length: int) -> None:
-        """Keeps the first positions alone, as assisted decoding asks for.
-
-        Args:
-            length: how many, or, negative, how many are removed.
-
-        Raises:
-            ValueError: the system remembers more than keys and values, which holds no past.
-        """
-        if self.static or self.keys is None or self.values is None:
-            return
-        if self.memory:
-            raise ValueError(
-                f"the cache holds a system's memory ({', '.join(self.memory)}), which cannot go "
-                f"back: decode without an assistant model"
-            )
-        self.keys, self.values = self.keys[:, :, :length], self.values[:, :, :length]
-
-    def reset(self) -> None:
-        """Forgets everything."""
-        self.keys = self.values = None
-        self.memory = {}
 
     def _tensors(self) -> list[tuple[Any, str, Tensor]]:
         found = [(self.memory, name, tensor) for name, tensor in self.memory.items()]

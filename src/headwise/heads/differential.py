@@ -52,8 +52,7 @@ class DifferentialAttention(MultiHeadAttention):
 
     def reset_parameters(self) -> None:
         super().reset_parameters()
-        if hasattr(self, "lambda_proj"):  # not yet while the base class is built
-            self._reset_second()
+        self._reset_second()
 
     def _reset_second(self) -> None:
         nn.init.xavier_uniform_(self.second_q_proj.weight, gain=2**-0.5)  # as the first queries
@@ -84,7 +83,6 @@ class DifferentialAttention(MultiHeadAttention):
         return torch.cat([part.to(first.dtype) for part in parts], dim=-1), k, v, shares
 
     def _parts(self, q: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Both queries of each head, and the share that the second one has."""
         first, second, share = q.split([self.head_dim, self.head_dim, 1], dim=-1)
         # A GPU's kernels want rows that begin at multiples of 16 bytes.
         return first.contiguous(), second.contiguous(), share

@@ -20,8 +20,7 @@ class GatedAttention(MultiHeadAttention):
         oᵢ ← oᵢ ⊙ σ(x Vᵢ),  y = Σᵢ oᵢ Wᵢ
 
     x is the input of the query, so each position has gates of its own. Of the paper's variants this
-    is the one that it finds best: behind the heads, other gates for each head, multiplied, and a
-    sigmoid. The paper trains with gates from the start on.
+    is the one that it finds best.
 
     Args:
         gate: `"headwise"`, one number for a head; `"elementwise"`, one for each element of it; or
@@ -78,8 +77,7 @@ class GatedAttention(MultiHeadAttention):
 
     def reset_parameters(self) -> None:
         super().reset_parameters()
-        if hasattr(self, "elementwise"):  # not yet while the base class is built
-            self._reset_gates(zero=self.neutral_start)
+        self._reset_gates(zero=self.neutral_start)
 
     def _reset_gates(self, zero: bool) -> None:
         for name, parameter in self.named_parameters():
@@ -88,7 +86,6 @@ class GatedAttention(MultiHeadAttention):
                 (nn.init.xavier_uniform_ if is_map else nn.init.zeros_)(parameter)
 
     def start_neutral(self) -> None:
-        """The gates start at 1; raises `ValueError` if they were to start at random."""
         if not self.neutral_start:
             raise ValueError(
                 "gate_start is 'random', expected 'neutral', by which gates start at 1"
@@ -96,7 +93,6 @@ class GatedAttention(MultiHeadAttention):
         self._reset_gates(zero=True)
 
     def start_from(self, attention: nn.Module, *, neutral: bool = True) -> None:
-        """As `MultiHeadAttention.start_from`, from either start of the gates."""
         self.take_weights(attention)
         if neutral:
             self._reset_gates(zero=True)

@@ -7,9 +7,9 @@ https://arxiv.org/abs/2005.06537 (MAE).
 import warnings
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from itertools import combinations
-from math import comb
+from math import comb, inf
 from typing import Any, Literal, NamedTuple, Self
 
 import torch
@@ -93,8 +93,8 @@ class BlockCoordinateDescent(Rule):
 
     def before_step(self, moment: Moment, losses: Callable[[], Iterable[Tensor]]) -> None:
         """The G step, if one is due and any gate learns."""
-        counted = None if self.settings.unit == "steps" else moment.epoch
-        counted = moment.step if counted is None else counted
+        by_epochs = self.settings.unit == "epochs" and moment.epoch is not None
+        counted: Any = moment.epoch if by_epochs else moment.step
         learning = [gate for gate in self.gates if gate.requires_grad]
         if not self.alternates or not learning or counted % self.settings.period:
             return
@@ -105,12 +105,9 @@ class BlockCoordinateDescent(Rule):
                 if loss.requires_grad:  # else no gate is in its graph
                     self._add_gradients(loss, learning)
         if all(gate.grad is None for gate in learning):
-            warnings.warn(
-                "no gate learns in this G step, since none is in the graph of the loss: compute "
-                "it with gradients, and with use_reentrant=False in torch.utils.checkpoint",
-                UntrainedRuleWarning,
-                stacklevel=3,
-            )
+            problem = "no gate learns in this G step, since none is in the graph of the loss"
+            mend = "compute it with gradients, and checkpoint with use_reentrant=False"
+            warnings.warn(f"{problem}: {mend}", UntrainedRuleWarning, stacklevel=3)
         self.update_gates()
 
     def _add_gradients(self, loss: Tensor, learning: list[nn.Parameter]) -> None:
@@ -132,20 +129,15 @@ class BlockCoordinateDescent(Rule):
     def gate_step(self) -> Iterator[None]:
         """While this context is open, all experts are mixed and the gates alone learn."""
         frozen, steps = self._others, [layer.step for layer in self.layers]
-        checks = [layer.register_forward_pre_hook(_refuse_fp16) for layer in self.layers]
-        try:
+        with ExitStack() as stack:
             for parameter in frozen:
+                stack.callback(parameter.requires_grad_, True)
                 parameter.requires_grad_(False)
-            for layer in self.layers:
+            for layer, step in zip(self.layers, steps, strict=True):
+                stack.enter_context(layer.register_forward_pre_hook(_refuse_fp16))
+                stack.callback(setattr, layer, "step", step)
                 layer.step = "joint"
             yield
-        finally:
-            for check in checks:
-                check.remove()
-            for parameter in frozen:
-                parameter.requires_grad_(True)
-            for layer, step in zip(self.layers, steps, strict=True):
-                layer.step = step
 
     @torch.no_grad()
     def update_gates(self) -> None:
@@ -181,7 +173,7 @@ class View(NamedTuple):
 def look(inputs: Inputs, causal: bool, each: bool, window: int | None) -> View:
     """The mean of the queries' inputs without padding: of all, or of what `each` query may see.
 
-    That is nothing later where it is `causal`, and of it the last `window` inputs.
+    That is what an attention mask shows to some head, and nothing later where it is `causal`.
     """
     x, padding = inputs.query, inputs.query_padding
     # Sums over many positions, and batch norm, want more digits than bf16 has.
@@ -193,66 +185,40 @@ def look(inputs: Inputs, causal: bool, each: bool, window: int | None) -> View:
     if not each:
         sums = counted.sum(1, keepdim=True)
     elif inputs.attn_mask is not None and inputs.is_self_attention:
+        if inputs.cache is not None or window is not None:
+            raise ValueError(
+                "attn_mask is given beside a cache or gate_window, of which a gate knows sums "
+                "alone: leave one out; causal attention needs no mask, and padding has its own"
+            )
+        hidden = hides(inputs.attn_mask)
+        if hidden.dim() > 2:  # of each head
+            hidden = hidden.reshape(len(x), -1, *hidden.shape[-2:]).all(1)
+        seen = (~hidden).tril() if causal else ~hidden
         with _without_autocast(x):
-            sums = _seen(inputs, inputs.attn_mask, causal, window).to(x.dtype) @ counted
-    elif window is None:
-        sums = _running_sums(counted, inputs.cache)
+            sums = seen.to(x.dtype) @ counted
     else:
-        sums = _window_sums(counted, window, inputs.cache)
+        sums = _running_sums(counted, window, inputs.cache)
     count = sums[..., -1:].detach()
     real = count.squeeze(-1) > 0
     real = real & ~padding if each and padding is not None else real
     return View(sums[..., :-1] / count.clamp(min=1), real, each)
 
 
-def _seen(inputs: Inputs, mask: Tensor, causal: bool, window: int | None) -> Tensor:
-    """Which positions an attention mask shows to each: boolean `(batch or 1, queries, queries)`."""
-    if inputs.cache is not None:
-        raise ValueError(
-            "attn_mask is given with a cache, of which a gate knows a sum alone: leave one out; a "
-            "causal step needs no mask, and padding is key_padding_mask"
-        )
-    hidden = hides(mask)
-    if hidden.dim() == 3:  # (batch * heads, queries, queries)
-        hidden = hidden.unflatten(0, (inputs.query.size(0), -1))
-    seen = ~(hidden.all(1) if hidden.dim() == 4 else hidden.unsqueeze(0))
-    seen = seen.tril() if causal else seen
-    if window is None:
-        return seen
-    if inputs.query_padding is not None:
-        seen = seen & ~inputs.query_padding.unsqueeze(1)
-    return seen & (seen.flip(-1).cumsum(-1).flip(-1) <= window)
-
-
-def _running_sums(counted: Tensor, cache: AttentionCache | None) -> Tensor:
-    """Of the positions up to each, and of all that the cache has seen."""
-    if cache is None:
-        return counted.cumsum(1)
-    past = cache.memory.get(_MEMORY, counted.new_zeros(len(counted), 1, counted.size(-1)))
-    sums = torch.cat([past, counted], dim=1).cumsum(1)
-    cache.memory[_MEMORY] = sums[:, -1:]
-    return sums[:, 1:]
-
-
-def _window_sums(counted: Tensor, window: int, cache: AttentionCache | None) -> Tensor:
-    """Of the last `window` real positions up to each; a cache holds the last that it has seen.
-
-    Padding takes no place in a window: wherever it stands, the sums are those without it.
-    """
+def _running_sums(counted: Tensor, window: int | None, cache: AttentionCache | None) -> Tensor:
+    """Of all positions up to each, or the last `window`, also of those that the cache has seen."""
     past = counted[:, :0] if cache is None else cache.memory.get(_MEMORY, counted[:, :0])
     seen = torch.cat([past, counted], dim=1)
-    # The difference of two long sums loses digits, so they get more of them.
-    exact = seen.double() if seen.device.type != "mps" else seen
-    before = F.pad(exact.cumsum(1), (0, 0, 1, 0))  # begins with the sum of none
-    number = seen[..., -1].cumsum(1)  # of real positions, up to each
-    # A window leaves out all positions up to which no more than so many are real.
-    first = torch.searchsorted(number, number - window, right=True)
-    starts = before.gather(1, first.unsqueeze(-1).expand_as(seen))
+    if window is None:
+        sums = seen.cumsum(1)
+        kept = sums[:, -1:]
+    else:
+        # The difference of two long sums loses digits, so they get more of them.
+        exact = (seen.double() if seen.device.type != "mps" else seen).cumsum(1)
+        before = F.pad(exact, (0, 0, window, 0))[:, : seen.size(1)]
+        sums, kept = (exact - before).to(seen.dtype), seen[:, -window:]
     if cache is not None:
-        # Real positions last, in their order.
-        order = (number * seen[..., -1]).argsort(1)[:, -window:]
-        cache.memory[_MEMORY] = seen.gather(1, order.unsqueeze(-1).expand(-1, -1, seen.size(-1)))
-    return (before[:, 1:] - starts)[:, past.size(1) :].to(seen.dtype)
+        cache.memory[_MEMORY] = kept
+    return sums[:, past.size(1) :]
 
 
 def _without_autocast(x: Tensor) -> AbstractContextManager[Any]:
@@ -301,44 +267,33 @@ class ExpertGate(nn.Module):
         those of the batch would show a position what comes later.
         """
         norm: Any = self.norm
-        if not isinstance(norm, nn.modules.batchnorm._BatchNorm):
-            raise TypeError(
-                f"gate.norm is a {type(norm).__name__}, expected its batch norm, which keeps "
-                f"running statistics: adapt the whole gate, as by modules_to_save=['gate']"
-            )
-        mean: Any = norm.running_mean
-        var: Any = norm.running_var
+        mean, var = norm.running_mean, norm.running_var
         # What a pass has measured counts from the next pass on. One that a backward pass repeats,
         # as by checkpointing, computes by what the pass of the same inputs computed by.
+        repeats = is_repeated()
         if learns and not torch.compiler.is_compiling():
             mark = view.mean.detach().sum()
-            if is_repeated() and self._before:
+            if repeats and self._before:
                 distances = torch.stack([(mark - known).abs() for known, *_ in self._before])
                 _, mean, var = self._before[int(distances.argmin())]
-            elif not is_repeated():
+            elif not repeats:
                 self._before.appendleft((mark, mean, var))
-        calibrates = norm.training and norm.momentum is None  # by torch.optim.swa_utils.update_bn
-        if (learns and norm.training and norm.weight.requires_grad) or calibrates:
+        if learns:
             with torch.set_grad_enabled(torch.is_grad_enabled() and not view.each):
                 batch_mean, batch_var, count = _statistics(view)
-            if (torch.is_grad_enabled() or calibrates) and not is_repeated():
+            if torch.is_grad_enabled() and not repeats:
                 self._move(batch_mean, batch_var, count)
             if not view.each:  # a single row has no variance
                 mean = torch.where(count > 1, batch_mean, mean)
                 var = torch.where(count > 1, batch_var, var)
-                scales = norm.weight * torch.rsqrt(var + norm.eps)
-                return (view.mean - mean) * scales + norm.bias
-        rows = view.mean.flatten(0, 1)
-        mean, var, weight, bias = (x.to(rows.dtype) for x in (mean, var, norm.weight, norm.bias))
-        return F.batch_norm(rows, mean, var, weight, bias, eps=norm.eps).view_as(view.mean)
+        scales = norm.weight * torch.rsqrt(var.to(view.mean.dtype) + norm.eps)
+        return (view.mean - mean) * scales + norm.bias
 
     @torch.no_grad()
     def _move(self, mean: Tensor, var: Tensor, count: Tensor) -> None:
-        """Moves the running statistics; without a momentum, to the mean of all batches."""
+        """Moves the running statistics towards those of a batch."""
         norm, enough = self.norm, count > 1
-        norm.num_batches_tracked = norm.num_batches_tracked + enough
-        tracked = norm.num_batches_tracked.clamp(min=1)
-        share = enough.to(mean.dtype) * (1 / tracked if norm.momentum is None else norm.momentum)
+        share = enough.to(mean.dtype) * norm.momentum
         unbiased = var * count / (count - 1).clamp(min=1)
         # New tensors: the backward pass still needs those that were normalised by.
         for name, value in (("running_mean", mean), ("running_var", unbiased)):
@@ -375,8 +330,7 @@ class MixtureOfAttentiveExperts(MultiHeadAttention):
 
     Queries are a causal sequence in self-attention with `is_causal` or a cache, and in
     cross-attention (a key is given that is not the query) unless `causal_queries` is False. What a
-    gate averages are the queries of the call, and of earlier calls with its cache: a last query
-    alone that is given all keys, without a cache, has the gate of that one position.
+    gate averages are the queries of the call, and of earlier calls with its cache.
 
     While training, `step` says how the layer computes; the rule `BlockCoordinateDescent` sets it:
 
@@ -392,8 +346,8 @@ class MixtureOfAttentiveExperts(MultiHeadAttention):
         gate_hidden_dim, gate_dropout: width of the gate's hidden layer, and dropout after it.
         gate_init: `"zero"` starts the gate's second map at zero, so that all experts are equal;
             `"xavier"` draws both by Glorot's bound, which is far from even already.
-        gate_window: how many of the last inputs that it sees a gate of one query averages; all of
-            them if None (the paper averages 100 in language modelling).
+        gate_window: how many of the last inputs a gate of one query averages, of which padding
+            counts nothing; all if None (the paper averages 100 in language modelling).
         causal_queries: whether the queries of cross-attention are a causal sequence, as a
             decoder's are.
         embed_dim, options: as in `MultiHeadAttention`, which has the same options.
@@ -405,7 +359,7 @@ class MixtureOfAttentiveExperts(MultiHeadAttention):
 
     Raises:
         ValueError: `dropped_heads` not below `num_heads`; more than 100,000 experts; in a call of
-            self-attention, an `attn_mask` with a cache.
+            self-attention, an `attn_mask` with a cache or a `gate_window`.
 
     Example:
         >>> attention = MixtureOfAttentiveExperts(embed_dim=32, num_heads=4)
@@ -439,8 +393,7 @@ class MixtureOfAttentiveExperts(MultiHeadAttention):
     ) -> None:
         one_of(gate=(gate, ("learned", "uniform")), gate_init=(gate_init, ("zero", "xavier")))
         in_range(dropped_heads=(dropped_heads, 1, num_heads - 1))
-        if gate_window is not None and gate_window < 1:
-            raise ValueError(f"gate_window is {gate_window}, expected a positive number, or None")
+        in_range(gate_window=(1 if gate_window is None else gate_window, 1, inf))
         experts = comb(num_heads, dropped_heads)
         in_range(number_of_experts=(experts, 1, 100_000))  # before a table of them takes all memory
         super().__init__(embed_dim, num_heads, **options)
@@ -462,8 +415,7 @@ class MixtureOfAttentiveExperts(MultiHeadAttention):
 
     def reset_parameters(self) -> None:
         super().reset_parameters()
-        if "gate" in self._modules:  # not yet while the base class is built
-            self._reset_gate()
+        self._reset_gate()
 
     @torch.no_grad()
     def _reset_gate(self) -> None:

@@ -18,25 +18,17 @@ from headwise.heads.ablation import edits_of
 from headwise.heads.attention import Attention, Inputs, draw_linear, real_positions
 from headwise.heads.system import Routing
 from headwise.ops.checks import in_range, one_of
-from headwise.ops.layers import in_float32
+from headwise.ops.layers import in_float32, is_traced
 
 
 class Choice(NamedTuple):
-    """What the router decided for each token.
+    """What the router decided for each token."""
 
-    Attributes:
-        indices: the experts, `(batch, queries, top_k)`.
-        scales: how much each counts, of the same shape.
-        chosen: how many of them, the first, count: an ablation may leave fewer than top_k.
-        logits: of the router, `(batch, queries, experts)`.
-        products: with the matrices of these experts.
-    """
-
-    indices: Tensor
-    scales: Tensor
-    chosen: int
-    logits: Tensor
-    products: "Products"
+    indices: Tensor  # of the experts, (batch, queries, top_k)
+    scales: Tensor  # how much each counts, of the same shape
+    chosen: int  # how many of them, the first, count: an ablation may leave fewer than top_k
+    logits: Tensor  # of the router, (batch, queries, experts)
+    products: "Products"  # with the matrices of these experts
 
 
 class MixtureOfAttentionHeads(Attention):
@@ -277,8 +269,7 @@ class Products:
         if not x.is_meta and x.dtype != torch.float64 and torch.is_autocast_enabled(x.device.type):
             self.dtype = torch.get_autocast_dtype(x.device.type)
         # Compilers and transforms ask for shapes that do not depend on the choice.
-        fixed = torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active()
-        if indices is None or fixed:
+        if indices is None or is_traced():
             return
         if x.is_cpu:
             self.form = "few" if len(indices) <= 32 and not torch.is_grad_enabled() else "sorted"
@@ -349,13 +340,11 @@ class Products:
 
 
 class Choices(NamedTuple):
-    """The choices of a call, sorted by expert: which row each reads, which it is added to, and how
-    many each expert has.
-    """
+    """The choices of a call, sorted by expert."""
 
-    source: Tensor
-    target: Tensor
-    counts: list[int]
+    source: Tensor  # the row that each reads
+    target: Tensor  # the row that it is added to
+    counts: list[int]  # how many each expert has
 
     def blocks(self) -> Iterator[tuple[slice, slice, list[int]]]:
         """Consecutive experts, their choices, and how many each has.

@@ -96,20 +96,16 @@ class MixtureOfHeads(MultiHeadAttention):
 
     @classmethod
     def over_heads(cls, embed_dim: int, num_heads: int, head_dim: int, **options: Any) -> Self:
-        """As `MultiHeadAttention.over_heads`; all heads are selected unless `options` say how many,
-        so that each can have a gate of 1 until it is trained.
-        """
+        # All heads are selected if nothing is said, so that each can have a gate of 1 at first.
         sizes = default_sizes(num_heads, options)
         sizes["top_k"] = num_heads - sizes["shared_heads"]
         return super().over_heads(embed_dim, num_heads, head_dim, **{**sizes, **options})
 
     def reset_parameters(self) -> None:
         super().reset_parameters()
-        if hasattr(self, "kind_router"):  # not yet while the base class is built
-            self.reset_routers()
+        self.reset_routers()
 
     def reset_routers(self) -> None:
-        """Draws the routers afresh."""
         for router in self.routers():
             nn.init.xavier_uniform_(router.weight)
 
@@ -120,14 +116,12 @@ class MixtureOfHeads(MultiHeadAttention):
 
     def start_neutral(self) -> None:
         """The routers start at zero, so that the gate of each head is 1, if all are selected."""
-        expected = {"top_k": self.num_heads - self.shared_heads, "scaled": True}
-        for name, needed in expected.items():
-            if getattr(self, name) != needed:
-                raise ValueError(
-                    f"{type(self).__name__} cannot start from a standard attention with its output "
-                    f"unchanged: {name} is {getattr(self, name)}, expected {needed}, by which "
-                    f"every head counts 1 at the start; or give neutral=False"
-                )
+        if self.top_k < self.num_heads - self.shared_heads or not self.scaled:
+            raise ValueError(
+                f"{type(self).__name__} starts with its output unchanged if scaled=True and all "
+                f"heads are selected, top_k={self.num_heads - self.shared_heads} of the routed "
+                f"ones: choose these, or give neutral=False"
+            )
         for router in self.routers():
             nn.init.zeros_(router.weight)
 
@@ -186,10 +180,7 @@ def default_sizes(num_heads: int, options: dict[str, Any]) -> dict[str, int]:
 def balance_loss(probability: Tensor, chosen: Tensor, padding: Tensor | None) -> Tensor:
     """Σᵢ Pᵢ fᵢ: P the mean probability of a head, f the share of the tokens that select it.
 
-    Args:
-        probability: `(batch, time, routed)`.
-        chosen: `(batch, time, top_k)`, the heads selected.
-        padding: boolean `(batch, time)`, `True` at padding, which is left out.
+    Of probabilities `(batch, time, routed)` and heads chosen `(batch, time, top_k)`.
     """
     real = real_positions(probability, padding).unsqueeze(-1)
     selected = torch.zeros_like(probability).scatter(-1, chosen, 1.0)

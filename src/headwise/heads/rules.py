@@ -60,9 +60,9 @@ class Rule:
         before_update(moment)            when the gradients are there, before the optimizer's step
         after_update(moment)             after the optimizer's step
 
-    Each does nothing unless a subclass overrides it. A rule keeps nothing that a resumed training
-    needs: that belongs in a buffer of the system, which every checkpoint holds. It reads the
-    parameters from the systems at each call, since they may have been replaced.
+    Each does nothing unless a subclass overrides it. What a resumed training needs belongs in a
+    buffer of the system, which every checkpoint holds. A rule reads the parameters from the systems
+    at each call, since they may have been replaced.
 
     Args:
         model: the model that is trained.
@@ -70,8 +70,7 @@ class Rule:
         settings: an object of `settings_class`.
 
     Attributes:
-        settings_class: the class of the settings; a recipe gives them as
-            `training.rules.SYSTEM`.
+        settings_class: of the settings that a recipe gives as `training.rules.SYSTEM`.
     """
 
     settings_class: ClassVar[type[RuleSettings]] = RuleSettings

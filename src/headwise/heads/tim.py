@@ -20,8 +20,6 @@ from headwise.ops.checks import one_of
 from headwise.ops.layers import ACTIVATIONS, Activation, NormKind, hidden_width
 from headwise.ops.rotary import Rotary
 
-_FEW_POSITIONS = 256
-
 
 class IndependentMechanismsLayer(System):
     """A transformer layer divided into mechanisms, each with a share of its width and parameters.
@@ -131,8 +129,6 @@ class IndependentMechanismsLayer(System):
         super().__init__()
         one_of(norm=(norm, ("post", "pre")), norm_kind=(norm_kind, ("layer", "rms")))
         one_of(ffn_activation=(ffn_activation, tuple(ACTIVATIONS)))
-        if kdim is not None and not cross_attention:
-            raise ValueError(f"kdim is {kdim}, but no memory is read unless cross_attention=True")
         self.kdim = embed_dim if kdim is None else kdim
         sizes = {"embed_dim": embed_dim, "num_heads": num_heads, "ffn_dim": ffn_dim}
         sizes |= {"kdim": self.kdim, "num_key_value_heads": num_key_value_heads or num_heads}
@@ -206,8 +202,9 @@ class IndependentMechanismsLayer(System):
             self.cross_attention.layer = value
 
     def reset_parameters(self) -> None:
-        for part in self.children():
-            part.reset_parameters()  # type: ignore[operator]
+        for part in self.modules():
+            if isinstance(part, (GroupedLinear, MechanismNorm, nn.RMSNorm)):
+                part.reset_parameters()
 
     def forward(
         self,
@@ -230,16 +227,11 @@ class IndependentMechanismsLayer(System):
         Args:
             x: `(batch, time, embed_dim)`.
             memory: the encoder's output, `(batch, keys, kdim)`; with `cross_attention` only.
-            key_padding_mask, attn_mask, is_causal: of self-attention, as in `MultiHeadAttention`;
-                its heads are those of the first mechanism, then those of the second, and so on.
             memory_key_padding_mask: `(batch, keys)`; boolean `True` is padding and is not
                 attended, a float mask is added.
-            query_padding_mask: `(batch, time)`, `True` at padding, which `routing` then marks; if
-                not given, it is known from `key_padding_mask`.
-            need_weights, average_attn_weights: as in `MultiHeadAttention`, of self-attention.
-            cache: of self-attention, for decoding step by step.
             cross_cache: of cross-attention, a static one.
-            rotary: the turns of the positions, for the self-attention of each mechanism.
+            key_padding_mask, attn_mask, is_causal, query_padding_mask, need_weights,
+                average_attn_weights, cache, rotary: of self-attention, as in `Attention.forward`.
         """
         reads = self.cross_attention is not None
         if reads != (memory is not None):
@@ -352,7 +344,6 @@ class MechanismExchange(nn.Module):
     """Attention over the mechanisms of one position, every position by itself.
 
     oᵢ = Σⱼ softmaxⱼ(qᵢ kⱼᵀ / √head_dim) vⱼ,  for mechanisms i and j and each head
-
     """
 
     def __init__(
@@ -372,10 +363,6 @@ class MechanismExchange(nn.Module):
         self.v_proj = GroupedLinear(num_mechanisms, mechanism_dim, width, bias)
         self.out_proj = GroupedLinear(num_mechanisms, width, mechanism_dim, bias)
 
-    def reset_parameters(self) -> None:
-        for part in self.children():
-            part.reset_parameters()  # type: ignore[operator]
-
     def forward(self, x: Tensor) -> Tensor:
         """`(batch, time, embed_dim)` to the same."""
         divided = divide(x, self.num_mechanisms)
@@ -389,11 +376,10 @@ class MechanismExchange(nn.Module):
 
     def _attend(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         """All are `(positions, heads, mechanisms, head_dim)`."""
+        dropout = self.dropout if self.training else 0.0
         # The products are tiny and many: plain ones take a third of the time of PyTorch's kernel,
         # but for a few positions without gradients, as in decoding step by step.
-        dropout = self.dropout if self.training else 0.0
-        is_plain = torch.is_grad_enabled() or torch.compiler.is_compiling()
-        if not is_plain and q.size(0) <= _FEW_POSITIONS:
+        if not (torch.is_grad_enabled() or torch.compiler.is_compiling()) and q.size(0) <= 256:
             return F.scaled_dot_product_attention(q, k, v, dropout_p=dropout)
         logits = q / q.size(-1) ** 0.5 @ k.transpose(-2, -1)
         return F.dropout(logits.softmax(-1), dropout).to(v.dtype) @ v

@@ -12,14 +12,21 @@ import torch
 import torch.nn.functional as F
 from pydantic import Field
 from torch import Tensor, nn
-from torch.utils.checkpoint import checkpoint
 
 from headwise.heads.ablation import edits_of, random_simplex
 from headwise.heads.attention import Attention, Inputs
 from headwise.heads.rules import Moment, Rule, RuleSettings
 from headwise.heads.system import Routing
 from headwise.ops.checks import in_range, one_of
-from headwise.ops.layers import ACTIVATIONS, Activation, NormKind, hidden_width, norm_of
+from headwise.ops.layers import (
+    ACTIVATIONS,
+    Activation,
+    NormKind,
+    hidden_width,
+    is_traced,
+    norm_of,
+    once_more,
+)
 from headwise.ops.replicas import assign, whole
 from headwise.settings import MOST_STEPS
 
@@ -129,13 +136,9 @@ class LearnBranchWeights(Rule):
 
     def _depth(self) -> int:
         """N, of the model that has the systems, which may stand in another, such as Lightning's."""
-        around = next(iter(self.systems)).split(".")
-        for end in range(len(around)):
-            config = getattr(self.model.get_submodule(".".join(around[:end])), "config", None)
-            depth = getattr(config, "num_hidden_layers", None)
-            if depth:
-                return int(depth)
-        return len(self.systems)
+        configs = (getattr(module, "config", None) for module in self.model.modules())
+        depths = (getattr(config, "num_hidden_layers", None) for config in configs)
+        return int(next(filter(None, depths), len(self.systems)))
 
 
 class BranchedAttention(Attention):
@@ -157,15 +160,13 @@ class BranchedAttention(Attention):
 
     With one branch and κ = α = 1 it is exactly the ordinary layer.
 
-    The equations themselves have no residual sum and no norm between attention and feed-forward:
+    The equations themselves, `presets["paper"]`, have no residual sum and no norm between attention
+    and feed-forward, which does not see the token itself; docs/systems.md compares the two:
 
         y = Σᵢ αᵢ FFN(κᵢ oᵢ Wᵢ),  FFN(z) = ReLU(z W₁ + b₁) W₂ + b₂
 
-    so that the feed-forward does not see the token itself. But the text retains "layer
-    normalization, and residual connections", and says that with κ = α = 1 the ordinary layer is
-    recovered. `presets["paper"]` is the letter; docs/systems.md compares the two, and has further
-    readings. In a decoder's layer it follows an ordinary masked self-attention, in place of the
-    attention over the encoder's output and of the feed-forward.
+    In a decoder's layer it follows an ordinary masked self-attention, in place of the attention
+    over the encoder's output and of the feed-forward.
 
     A step of an optimizer leaves the simplex: `LearnBranchWeights`, the rule of training, projects
     κ and α back after each. The forward pass takes them as they are. Wᵢ has no bias: that of the
@@ -190,8 +191,8 @@ class BranchedAttention(Attention):
             them; all of them if not given. The others are computed all the same.
         residual_dropout: with residual sums, dropout of what a branch, and the feed-forward adds.
         ffn_dropout: dropout of the hidden layer, the same units in all branches of a shared one.
-        ffn_activation: what stands in the place of the ReLU of FFN; see `headwise.ops.layers`. With
-            `"swiglu"` and `"geglu"` W₁ is twice as wide.
+        ffn_activation: in the place of the ReLU of FFN; `"swiglu"` and `"geglu"` have a W₁ twice as
+            wide.
         norm_kind: `"layer"` norms, or `"rms"`.
         norm_eps: ε of all norms; if not given 1e-5, and 1e-6 in those of queries and keys.
         bias: whether projections and feed-forward have one, `"qkv"`: the projections alone.
@@ -248,14 +249,11 @@ class BranchedAttention(Attention):
         one_of(ffn=(ffn, ("shared", "split", "full")), start=(start, ("random", "even")))
         one_of(weights=(weights, ("simplex", "softmax", "random", "uniform", "fixed")))
         one_of(ffn_activation=(ffn_activation, tuple(ACTIVATIONS)))
-        for name, width in (("embed_dim", embed_dim), ("ffn_dim", ffn_dim)):
-            divided = options.get("head_dim") is None if name == "embed_dim" else ffn == "split"
-            if divided and width % num_branches:
-                way_out = "give head_dim" if name == "embed_dim" else "ffn='shared'"
-                raise ValueError(
-                    f"{name} is {width}, which num_branches = {num_branches} does not divide; "
-                    f"choose sizes that divide, or {way_out}"
-                )
+        if ffn == "split" and ffn_dim % num_branches:
+            raise ValueError(
+                f"ffn_dim is {ffn_dim}, which num_branches = {num_branches} does not divide; "
+                f"choose sizes that divide, or ffn='shared'"
+            )
         if top_k is not None:
             in_range(top_k=(top_k, 1, num_branches))
         if top_k is not None and weights not in ("simplex", "softmax"):
@@ -385,13 +383,7 @@ class BranchedAttention(Attention):
         """The layer whose branches have a residual stream each; x `(rows, embed_dim)`."""
         # A float, since PyTorch cannot export a tensor times an integer to ONNX.
         branches = float(self.num_branches)
-        scales = (branches * kappa).view(-1, 1, 1)
-        # In decoding less than to scale the maps; what is compiled goes one way, for all sizes.
-        scales_rows = not (torch.is_grad_enabled() or torch.compiler.is_compiling())
-        if scales_rows and len(x) < self.embed_dim:
-            added = (read * scales) @ self.branch_output
-        else:
-            added = read @ (self.branch_output * scales)
+        added = (read * (branches * kappa).view(-1, 1, 1)) @ self.branch_output
         # Mκᵢ oᵢWᵢ, (branches, rows, embed_dim)
         added = F.dropout(added, self.residual_dropout, self.training)
         z = (self.norm2 if self.pre_norm else self.norm1)(x + added)
@@ -426,13 +418,11 @@ class BranchedAttention(Attention):
 
     def _maps(self) -> tuple[Tensor, Tensor | None]:
         """W₁ as `(embed_dim, units)` or, of each branch, `(branches, embed_dim, units)`; and b₁."""
-        for name in ("ffn_up", "ffn_down"):
-            kind = getattr(self, name)
-            if not isinstance(kind, nn.Linear):
+        for kind in (self.ffn_up, self.ffn_down):
+            if not isinstance(kind, nn.Linear):  # adapters (LoRA), which work when they are called
                 raise TypeError(
-                    f"{name} of a BranchedAttention is {type(kind).__name__}, expected nn.Linear: "
-                    f"its weight is divided among branches, and it is not called; leave it out of "
-                    f"the modules that adapters (LoRA) replace"
+                    f"ffn_up or ffn_down of a BranchedAttention is {type(kind).__name__}, expected "
+                    f"nn.Linear, whose weight is divided among branches"
                 )
         weight, bias = self.ffn_up.weight, self.ffn_up.bias
         if self.ffn == "shared":
@@ -475,16 +465,10 @@ class BranchedAttention(Attention):
             each = self._hidden(x, maps, bias)
             return (alpha.to(each.dtype) @ each.flatten(1)).view(each.shape[1:])
 
-        # A compiler decides by itself what to keep, and `torch.func` knows no checkpoints.
-        if torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active():
+        if is_traced():  # a compiler decides by itself what to keep
             return weighted(x, maps, bias, alpha)
         size = max(1, (_GPU_HIDDEN if x.is_cuda else _HIDDEN) // (len(x) * maps.size(-1)))
-        parts = x.split(size, dim=1)
-        if torch.is_grad_enabled():
-            how: dict[str, Any] = {"use_reentrant": False, "preserve_rng_state": False}
-            found = [checkpoint(weighted, part, maps, bias, alpha, **how) for part in parts]
-        else:
-            found = [weighted(part, maps, bias, alpha) for part in parts]
+        found = [once_more(weighted, part, maps, bias, alpha) for part in x.split(size, dim=1)]
         return torch.cat(found) if len(found) > 1 else found[0]
 
 

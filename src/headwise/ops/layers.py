@@ -1,4 +1,4 @@
-"""The activations and norms of models, by the names that configurations and recipes give them."""
+"""Activations and norms, by the names that recipes give them, and ways to compute layers."""
 
 from collections.abc import Callable
 from contextlib import nullcontext
@@ -8,6 +8,7 @@ from typing import Any, Literal
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 Activation = Literal["relu", "gelu", "gelu-tanh", "silu", "leaky-relu", "swiglu", "geglu"]
 NormKind = Literal["layer", "rms"]
@@ -51,13 +52,10 @@ def norm_of(kind: NormKind, width: int, eps: float = 1e-5) -> nn.Module:
 
 
 class RMSNorm(nn.RMSNorm):
-    """PyTorch's, with the output in the type of the input, as of all maps under autocast.
-
-    PyTorch has a fused kernel only where input and weight are of one type.
-    """
+    """PyTorch's, with the output in the type of the input, as of all maps under autocast."""
 
     def forward(self, x: Tensor) -> Tensor:
-        """`(..., width)` to the same."""
+        # PyTorch has a fused kernel only where input and weight are of one type.
         return F.rms_norm(x, x.shape[-1:], self.weight.to(x.dtype), self.eps)
 
 
@@ -74,3 +72,16 @@ def in_float32(linear: nn.Module, x: Tensor) -> Tensor:
     with torch.autocast(device, enabled=False) if casts else nullcontext():
         y: Tensor = linear(x)
     return y.to(torch.promote_types(y.dtype, torch.float32))
+
+
+def is_traced() -> bool:
+    """Whether a compiler or `torch.func` asks for one way, whatever the values and sizes."""
+    # PyTorch has no public way to ask whether a transform of `torch.func` is being applied.
+    return torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active()
+
+
+def once_more(function: Callable[..., Any], *args: Any, **how: Any) -> Any:
+    """The function, which a backward pass computes once more, so that its inputs alone are kept."""
+    if not torch.is_grad_enabled():
+        return function(*args, **how)
+    return checkpoint(function, *args, use_reentrant=False, preserve_rng_state=False, **how)
