@@ -53,9 +53,10 @@ def test_pairs_of_images_stand_side_by_side(tmp_path):
         (tmp_path / side).mkdir()
         for key in range(30):
             (tmp_path / side / f"{key:02}.png").write_bytes(png(row("images", key + shift)))
-    half = {"size": 4, "mode": "grey", "validation_fraction": 0.2, "test_fraction": 0.2}
+    half = {"validation_fraction": 0.2, "test_fraction": 0.2}
     left, right = ({**half, "files": {"train": str(tmp_path / side)}} for side in "ab")
     data = {"path": "pairs", "options": {"left": left, "right": right}, "train_fraction": 1.0}
+    data |= {"size": 4, "mode": "grey"}
     own = road("images", "built-in", data=data)
     known = [{row("images", key + shift).tobytes() for key in range(30)} for shift in (0, 100)]
     seen: dict[str, list[set[bytes]]] = {}

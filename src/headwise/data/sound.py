@@ -66,13 +66,14 @@ def read_channels(sound: Row) -> tuple[NDArray[np.float32], int]:
     The sound is a file's `bytes`, or its `path`. If it cannot be read, a `SoundError` names it.
     """
     soundfile, content = speech_package("soundfile"), sound.get("bytes")
+    name = sound.get("path") or "a sound without a name"
     try:
         file = io.BytesIO(content) if content else sound["path"]
         samples, rate = soundfile.read(file, dtype="float32", always_2d=True)
     except (soundfile.SoundFileError, RuntimeError, TypeError) as error:
-        raise SoundError(f"{sound['path']} cannot be read as sound ({error})") from error
+        raise SoundError(f"{name} cannot be read as sound ({error})") from error
     if not len(samples) or not np.isfinite(samples).all():
-        raise SoundError(f"{sound['path']} has no samples, or some that are no numbers")
+        raise SoundError(f"{name} has no samples, or some that are no numbers")
     return samples, rate
 
 
