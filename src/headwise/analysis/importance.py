@@ -173,6 +173,9 @@ def _totals(logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
     real = (labels != IGNORED_LABEL).unsqueeze(-1).flatten(1)  # also of one label for each item
     if labels.is_floating_point():
         each = (logits.reshape(labels.shape) - labels).square()
+    elif labels.dim() == logits.dim() == 2:  # logits of the labelled positions alone
+        losses = F.cross_entropy(logits, labels[real], reduction="none")
+        each = torch.zeros_like(real, dtype=losses.dtype).masked_scatter(real, losses)
     else:
         flat = logits.reshape(-1, logits.size(-1)), labels.flatten()
         each = F.cross_entropy(*flat, ignore_index=IGNORED_LABEL, reduction="none")
