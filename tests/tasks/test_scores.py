@@ -1,4 +1,4 @@
-"""Scores: the numbers of sacrebleu, SciPy, scikit-learn and pesq, or of a plain loop."""
+"""Scores: the numbers of sacrebleu, SciPy and pesq, or of a plain loop, and their intervals."""
 
 import math
 
@@ -9,16 +9,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sacrebleu.metrics import BLEU, CHRF
 from scipy.stats import pearsonr, spearmanr
-from support import scores
 from support.data_files import WORDS, row
 from support.road import Road, in_each_part, road, waves_of
 
-MODEL = {"embed_dim": 8, "num_heads": 2, "ffn_dim": 8}
+from headwise.tasks.bleu import scores_of
+from headwise.tasks.enhancing import pesq_score, si_sdr
+from headwise.tasks.scores import Score, resampled_scores
+from headwise.tasks.task import Each
+
+MODEL = {"embed_dim": 8, "num_heads": 2, "ffn_dim": 8, "layers": 1}
 
 
-def walk(task: str, layers: int = 1, **recipe) -> Road:
-    rows = [row(task, key) for key in range(12)]
-    return road(task, "files", in_each_part(rows), model={**MODEL, "layers": layers}, **recipe)
+def walk(task: str, rows=None, **recipe) -> Road:
+    rows = rows or [row(task, key) for key in range(12)]
+    return road(task, "files", in_each_part(rows), model=MODEL, **recipe)
 
 
 def network(own: Road) -> torch.nn.Module:
@@ -28,6 +32,16 @@ def network(own: Road) -> torch.nn.Module:
     for weight in model.parameters():
         torch.nn.init.normal_(weight, std=0.3)
     return model
+
+
+def evaluated(own: Road, model: torch.nn.Module) -> dict[str, Score]:
+    found = own.task.evaluate(model, "test", own.recipe.evaluation, Each()).scores
+    for score in found:
+        again = Score.of(score.name, score.rows, score.statistic)
+        assert score.value == pytest.approx(again.value)
+        assert score.interval == pytest.approx(again.interval)
+        assert score.low is None or score.low <= score.value <= score.high
+    return {score.name: score for score in found}
 
 
 # --- translations -----------------------------------------------------------------------------
@@ -45,53 +59,45 @@ MADE = {
     "some empty": [text if n % 3 else "" for n, text in enumerate(DAMAGED)],
     "all empty": [""] * len(REFERENCES),
 }
+OF_PAPERS = {"smooth_method": "none", "force": True}
 
 
-def metrics(kind: str, language: str = "") -> tuple[BLEU, CHRF]:
-    tokenizer = {"zh": "zh", "ja": "char"}.get(language, "13a")
-    if kind == "sacrebleu":
-        return BLEU(tokenize=tokenizer), CHRF()
-    tokenizer = "none" if kind == "pretokenized" else tokenizer
-    return BLEU(tokenize=tokenizer, smooth_method="none", force=True), CHRF()
-
-
-def as_sacrebleu(made: list[str], references: list[str], kind: str, language: str = "") -> None:
-    found = scores.translations(made, references, kind, language)
-    assert list(found) == ["BLEU", "chrF"]
-    for score, metric in zip(found.values(), metrics(kind, language), strict=True):
-        expected = metric.corpus_score(made, [references]).score
-        assert score.value == expected and score.higher_is_better
-        assert score.note == str(metric.get_signature())
-        assert len(score.rows) == len(made)
+def as_sacrebleu(made: list[str], references: list[str], options: dict, language=None) -> list:
+    """Asserts that scores and signatures are sacrebleu's; returns each score with its metric."""
+    tokenize = {"zh": "zh", "ja": "char"}.get(language, "13a")
+    metrics = BLEU(**{"tokenize": tokenize, **options}), CHRF()
+    found = list(zip(scores_of(made, references, options, language), metrics, strict=True))
+    for score, metric in found:
+        assert score.value == metric.corpus_score(made, [references]).score
+        assert score.note == str(metric.get_signature()) and len(score.rows) == len(made)
+    return found
 
 
 @given(st.lists(st.tuples(*[st.lists(st.sampled_from(WORDS[:4]), max_size=9)] * 2), min_size=1))
 def test_scores_of_any_words_are_those_of_sacrebleu(pairs):
     made, references = ([" ".join(pair[side]) for pair in pairs] for side in (0, 1))
-    as_sacrebleu(made, [text or "one" for text in references], "sacrebleu")
+    as_sacrebleu(made, [text or "one" for text in references], {})
 
 
 @pytest.mark.parametrize("language", ["zh", "ja"])
 def test_texts_without_spaces_are_counted_in_characters(language):
     references = ["打开这个新的文件。", "保存所有标签页", "关闭窗口"]
-    as_sacrebleu(["打开那个新的文件。", "", "关闭窗口吗"], references, "sacrebleu", language)
+    as_sacrebleu(["打开那个新的文件。", "", "关闭窗口吗"], references, {}, language)
 
 
-@pytest.mark.parametrize("kind", ["sacrebleu", "tokenized", "pretokenized"])
+@pytest.mark.parametrize("options", [{}, OF_PAPERS, {"tokenize": "none", **OF_PAPERS}])
 @pytest.mark.parametrize("name", MADE)
-def test_the_score_of_a_resample_is_that_of_the_repeated_sentences(name, kind):
-    as_sacrebleu(MADE[name], REFERENCES, kind)  # of all sentences, once
+def test_the_score_of_a_resample_is_that_of_the_repeated_sentences(name, options):
     number = len(REFERENCES)
     counts = np.random.default_rng(0).multinomial(number, [1 / number] * number, size=4)
-    found = scores.translations(MADE[name], REFERENCES, kind)
-    for (score, of), metric in zip(found.items(), metrics(kind), strict=True):
-        values = scores.statistic("translation", score, bleu=kind)(of.rows, counts.astype(float))
-        for each, times in zip(values, counts, strict=True):
+    for score, metric in as_sacrebleu(MADE[name], REFERENCES, options):
+        values = score.of_resamples(np.array(score.rows), counts.astype(float))
+        for value, times in zip(values, counts, strict=True):
             texts, references = (np.repeat(of, times).tolist() for of in (MADE[name], REFERENCES))
-            assert each == metric.corpus_score(texts, [references]).score
+            assert value == metric.corpus_score(texts, [references]).score
 
 
-# --- running text -----------------------------------------------------------------------------
+# --- of models --------------------------------------------------------------------------------
 
 
 def test_hidden_words_are_scored_as_a_plain_loop_does():
@@ -108,49 +114,37 @@ def test_hidden_words_are_scored_as_a_plain_loop_does():
                 right += int(found.argmax()) == label
         rows.append((nats, count, right))
     nats, count, right = np.sum(rows, axis=0)
-    found = scores.evaluated(own, model)
+    found = evaluated(own, model)
     assert found["perplexity"].value == pytest.approx(math.exp(nats / count), rel=1e-4)
     assert found["accuracy"].value == pytest.approx(100 * right / count)
-    assert [score.higher_is_better for score in found.values()] == [False, True]
+    assert [score.lower_is_better for score in found.values()] == [True, False]
     np.testing.assert_allclose(found["perplexity"].rows, np.array(rows)[:, :2], rtol=1e-4)
-    for name, score in found.items():
-        assert (score.low, score.high) == scores.interval(own.name, name, score.rows)
-        assert score.low <= score.value <= score.high
-
-
-# --- labels and numbers -----------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("decimals", [0, 1, 6])  # with many ties, some, none
-@pytest.mark.parametrize(("name", "oracle"), [("Pearson", pearsonr), ("Spearman", spearmanr)])
-def test_correlations_are_those_of_scipy(name, oracle, decimals):
-    rows = np.random.default_rng(decimals).normal(size=(40, 2)).round(decimals)
-    found = scores.value("classification", name, rows)
-    assert found == pytest.approx(100 * oracle(*rows.T).statistic)
-    for constant in (0, 1):
-        flat = rows.copy()
-        flat[:, constant] = 0.3
-        undefined = scores.value("classification", name, flat)
-        assert undefined == 0 or math.isnan(undefined)
-    rows[3, 1] = math.nan  # of a model that has diverged
-    assert math.isnan(scores.value("classification", name, rows))
 
 
 def test_a_regression_is_scored_on_what_its_model_predicts():
     rows = [(text, str(number / 4)) for number, (text, _) in enumerate(walk("probing").rows())]
-    model_of = {"model": {**MODEL, "layers": 1}, "data": {"regression": True}}
-    own = road("classification", "files", in_each_part(rows), **model_of)
+    own = walk("classification", rows, data={"regression": True})
     model, expected = network(own), []
     for index, (_, label) in enumerate(rows):
         with torch.no_grad():
             ids = own.batch("test", [index])["input_ids"]
             expected.append((float(label), model(input_ids=ids).logits.item()))
-    found = scores.evaluated(own, model)
-    assert list(found) == ["Pearson", "Spearman"]
-    for name, score in found.items():
+    for score in evaluated(own, model).values():
         np.testing.assert_allclose(score.rows, expected, atol=1e-5)
-        assert score.value == scores.value("classification", name, score.rows)
-        assert score.low <= score.value <= score.high and score.higher_is_better
+
+
+@pytest.mark.parametrize("decimals", [0, 1, 6])  # with many ties, some, none
+@pytest.mark.parametrize(("statistic", "oracle"), [("pearson", pearsonr), ("spearman", spearmanr)])
+def test_correlations_are_those_of_scipy(statistic, oracle, decimals):
+    rows = np.random.default_rng(decimals).normal(size=(40, 2)).round(decimals)
+    expected = 100 * oracle(*rows.T).statistic
+    assert Score.of("", rows, statistic).value == pytest.approx(expected)
+    for constant in (0, 1):
+        flat = rows.copy()
+        flat[:, constant] = 0.3
+        assert math.isnan(Score.of("", flat, statistic).value)
+    rows[3, 1] = math.nan  # of a model that has diverged
+    assert math.isnan(Score.of("", rows, statistic).value)
 
 
 # --- speech -----------------------------------------------------------------------------------
@@ -161,58 +155,55 @@ def test_si_sdr_is_its_equation_and_knows_no_scale(seed, scale):
     clean, heard = np.random.default_rng(seed).standard_normal((2, 60))
     target = (heard @ clean) / (clean @ clean) * clean
     expected = 10 * math.log10((target @ target) / ((target - heard) @ (target - heard)))
-    assert scores.si_sdr(clean, heard) == pytest.approx(expected)
-    assert scores.si_sdr(clean, scale * heard) == pytest.approx(expected)
-    assert math.isnan(scores.si_sdr(0 * clean, heard))
-    assert scores.si_sdr(clean, clean) >= 90 > expected > -90 >= scores.si_sdr(clean, 0 * clean)
+    assert si_sdr(clean, heard) == pytest.approx(expected)
+    assert si_sdr(clean, scale * heard) == pytest.approx(expected)
+    assert math.isnan(si_sdr(0 * clean, heard))
+    assert si_sdr(clean, clean) >= 90 > expected > -90 >= si_sdr(clean, 0 * clean)
 
 
 def test_speech_is_scored_before_and_after():
-    small = {**MODEL, "layers": 1, "front_channels": [8]}
-    own = road("speech-enhancement", "built-in", model=small)
-    found = scores.evaluated(own, network(own))
+    own = road("speech-enhancement", "built-in", model={**MODEL, "front_channels": [8]})
+    rows = {name: np.array(x.rows)[:, 0] for name, x in evaluated(own, network(own)).items()}
     waves = [waves_of(own, "test", index) for index in range(len(own.items("test")))]
-    before = [scores.si_sdr(clean, noisy) for noisy, clean in waves]
-    np.testing.assert_allclose(found["SI-SDR noisy"].rows[:, 0], before, rtol=1e-6)
-    gain = found["SI-SDR"].rows - found["SI-SDR noisy"].rows
-    np.testing.assert_allclose(found["SI-SDR gain"].rows[:, 0], gain[:, 0])
+    before = [si_sdr(clean, noisy) for noisy, clean in waves]
+    np.testing.assert_allclose(rows["SI-SDR noisy"], before, rtol=1e-6)
+    np.testing.assert_allclose(rows["SI-SDR gain"], rows["SI-SDR"] - rows["SI-SDR noisy"])
     pesq = pytest.importorskip("pesq").pesq
     expected = [pesq(8_000, clean, noisy, "nb") for noisy, clean in waves]
-    np.testing.assert_allclose(found["PESQ noisy"].rows[:, 0], expected, rtol=1e-6)
-    assert math.isnan(scores.pesq_score(0 * waves[0][1], waves[0][0], 8_000))
+    np.testing.assert_allclose(rows["PESQ noisy"], expected, rtol=1e-6)
+    assert math.isnan(pesq_score(0 * waves[0][1], waves[0][0], 8_000))
 
 
 # --- intervals --------------------------------------------------------------------------------
 
-ACCURACY = ("classification", "accuracy")
+
+def accuracy(right: np.ndarray) -> Score:
+    return Score.of("accuracy", np.column_stack([right, np.ones(len(right))]), "accuracy")
 
 
 def test_all_systems_are_scored_on_the_same_resamples():
     """Now and in any other call: a system that is better on no item is better on no resample."""
-    draw = np.random.default_rng(0)
-    labels = draw.integers(0, 2, 50)
-    worse = np.column_stack([labels, np.where(draw.random(50) < 0.3, 1 - labels, labels)])
-    better = worse.copy()
-    better[:10, 1] = labels[:10]
-    both = scores.resampled(*ACCURACY, [worse, better], number=200)
+    right = np.random.default_rng(0).random(50) > 0.3
+    runs = accuracy(right), accuracy(right | (np.arange(50) < 10))
+    both = resampled_scores(runs, 200)
     assert both.shape == (2, 200) and (both[1] >= both[0]).all() and (both[1] > both[0]).any()
-    for run, alone in zip((worse, better), both, strict=True):
-        assert np.array_equal(scores.resampled(*ACCURACY, [run], number=200)[0], alone)
+    for run, alone in zip(runs, both, strict=True):
+        assert np.array_equal(resampled_scores([run], 200)[0], alone)
     assert len(set(both[0])) > 5  # they are no copies of each other
-    assert both[0].mean() == pytest.approx(scores.value(*ACCURACY, worse), abs=2)
+    assert both[0].mean() == pytest.approx(runs[0].value, abs=2)
 
 
 def test_an_interval_has_the_width_of_the_binomial_one():
-    right = np.repeat([1.0, 0.0], [300, 100])
-    low, high = scores.interval(*ACCURACY, np.column_stack([right, np.ones(400)]))
-    half = 100 * 1.96 * math.sqrt(0.75 * 0.25 / 400)
-    assert low == pytest.approx(75 - half, abs=0.8) and high == pytest.approx(75 + half, abs=0.8)
+    found, half = accuracy(np.arange(400) < 300), 100 * 1.96 * math.sqrt(0.75 * 0.25 / 400)
+    assert found.interval == pytest.approx((75 - half, 75 + half), abs=0.8)
 
 
 def test_what_has_no_items_or_no_number_has_no_interval():
-    for runs in ([[]], [], [[[1.0, 1.0]], [[1.0, 1.0]] * 2]):
+    for runs in ([], [accuracy(np.ones(1)), accuracy(np.ones(2))]):
         with pytest.raises(ValueError):
-            scores.resampled(*ACCURACY, runs)
-    silent = [[math.nan], [math.nan]]
-    assert math.isnan(scores.value("speech-enhancement", "PESQ", silent))
-    assert scores.value("speech-enhancement", "PESQ", [*silent, [3.0]]) == 3.0
+            resampled_scores(runs)
+    with pytest.raises(ValueError):
+        Score.of("accuracy", [], "accuracy")
+    silent = Score.of("PESQ", [[0.0, 0.0]] * 2, "ratio")  # no utterance has a score
+    assert math.isnan(silent.value) and silent.interval is None
+    assert Score.of("PESQ", [[0.0, 0.0], [3.0, 1.0]], "ratio").value == 3.0

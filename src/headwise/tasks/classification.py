@@ -75,10 +75,7 @@ class LabelledData(Data):
         if self.regression and self.classes is not None:
             raise ValueError("classes is given and regression is true, expected one of them")
         if self.streaming and self.classes is None and not self.regression:
-            raise ValueError(
-                "classes is not given and streaming is true, expected the names of all classes, "
-                "since the labels of a stream are not known before its end"
-            )
+            raise ValueError("classes is not given, expected the names of all, of a stream")
         return self
 
 
@@ -119,7 +116,7 @@ class Classification(Task):
         names, places, texts = data.classes or [], {}, columns["text"]
         if names and not any(re.fullmatch(r"-?\d+|True|False", name) for name in names):
             places = {-1: None, **dict(enumerate(names))}  # -1 is no label, as on the hub
-        others = columns.get("pair", texts)
+        others: Any = columns.get("pair", texts)
         kept: list[tuple[str, str, str]] = []
         for text, other, label in zip(texts, others, columns["label"], strict=True):
             label = places.get(label, label)
@@ -291,10 +288,7 @@ class Classification(Task):
         lines = [line.split("\t") for line in wish.lines()]
         for texts in lines:
             if len(texts) != len(names):
-                raise ValueError(
-                    f"INPUT has the texts {shown(texts)} in a line, expected {len(names)}, divided "
-                    f"by tabs"
-                )
+                raise ValueError(f"a line has {shown(texts)}, expected {len(names)} texts and tabs")
         tokenizer = tokenizers.read_tokenizer(folder)
         read = TextClassificationPipeline(model=model, tokenizer=tokenizer, device=model.device)
         inputs = [dict(zip(names, texts, strict=True)) for texts in lines]

@@ -17,7 +17,7 @@ import datasets
 import numpy as np
 import torch
 from PIL import Image
-from pydantic import Field, ValidationInfo, field_validator
+from pydantic import Field, model_validator
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -49,24 +49,27 @@ _COLUMNS = 8  # images side by side in a picture
 
 
 class ImageData(Data):
-    """Images: the column `image`. Files are folders of images, or IDX files as MNIST has them."""
+    """Images: the column `image`. Files are folders of images."""
 
     size: int = Field(32, ge=1)
     """Height and width in pixels, to which the largest middle square of an image is resized."""
     mode: Literal["rgb", "grey"] = "rgb"
     """`rgb` for three channels, `grey` for one."""
-    options: dict[str, Any] = Field({}, validate_default=True)
+    options: dict[str, Any] = {}
     """Further arguments of the data that `path` names. Those of `pairs` are `left` and `right`,
     each with keys of `data`, and a `seed`; both halves have the size and the mode of the pair."""
 
-    @field_validator("options")
+    @model_validator(mode="before")
     @classmethod
-    def _complete_halves(cls, options: dict[str, Any], info: ValidationInfo) -> dict[str, Any]:
-        if info.data.get("path") != PAIRS:
-            return options
-        own = {key: info.data[key] for key in ("size", "mode") if key in info.data}
-        halves = {side: cls(**{**(options.get(side) or {}), **own}) for side in SIDES}
-        return options | {x: half.model_dump(exclude_defaults=True) for x, half in halves.items()}
+    def _complete_halves(cls, given: Any) -> Any:
+        if not isinstance(given, Mapping) or given.get("path") != PAIRS:
+            return given
+        own = {key: given[key] for key in ("size", "mode") if key in given}
+        options = dict(given.get("options") or {})
+        for side in SIDES:
+            half = cls.model_validate({**(options.get(side) or {}), **own})
+            options[side] = half.model_dump(exclude_defaults=True)
+        return {**given, "options": options}
 
     @property
     def shape(self) -> tuple[int, int, int]:
@@ -87,8 +90,6 @@ class ImageEvaluation(Evaluation):
 
     samples: int = Field(8, ge=0)
     """How many images the model draws."""
-    temperature: float = Field(1.0, ge=0.001)
-    """Temperature by which the logits are divided. Below 1, the images vary less."""
     seed: int = Field(1, ge=0, le=LARGEST_SEED)
     """Seed of the random draws."""
 
@@ -219,25 +220,20 @@ class Images(Task):
     # --- scores ---------------------------------------------------------------------------------
 
     def evaluate(self, model: HeadwiseModel, part: str, evaluation: Any, each: Each) -> Outcome:
-        height, width, _ = self.palette.shape
-
         @torch.no_grad()
         def nats(batch: list[int]) -> np.ndarray:
-            """Returns -ln p of each column of pixels of each image, `(images, width)`."""
+            """Returns -ln p of the pixels of each image, and their number, `(images, 2)`."""
             ids = self._ids(part, batch).to(model.device)
             logits = model(input_ids=ids).logits[:, :-1].float()
             of_pixels = F.cross_entropy(logits.mT, ids[:, 1:], reduction="none").double()
-            return of_pixels.view(-1, height, width).sum(1).cpu().numpy()
+            sums = of_pixels.sum(1).cpu().numpy()
+            return np.stack([sums, np.full_like(sums, of_pixels.size(1))], axis=1)
 
         # Images are equally long, so that their batches are in the order of the part.
-        columns = np.concatenate(each(self.batches(part, _BATCH_TOKENS), nats))
-        scored = {"bits per dimension": columns}
-        if self.recipe.data.path == PAIRS:
-            scored |= zip(("left half", "right half"), np.split(columns, 2, axis=1), strict=True)
-        note, scores = f"of pixels, each of one of {len(self.palette.colors)} colours", []
-        for name, some in scored.items():
-            rows = np.stack([some.sum(1), np.full(len(some), height * some.shape[1])], axis=1)
-            scores.append(Score.of(name, rows, "bits", lower_is_better=True, digits=3, note=note))
+        rows = np.concatenate(each(self.batches(part, _BATCH_TOKENS), nats))
+        note = f"of pixels, each of one of {len(self.palette.colors)} colours"
+        of = {"lower_is_better": True, "digits": 3, "note": note}
+        scores = [Score.of("bits per dimension", rows, "bits", **of)]
         if not evaluation.samples:
             return Outcome(scores=scores)
         real = self.palette.decode(self._some(part, evaluation.samples))
@@ -284,19 +280,13 @@ class Images(Task):
         return self.collate(self.stored(part).__getitems__(indices))["input_ids"]
 
     def describe(self, batch: Mapping[str, Tensor]) -> dict[str, Positions]:
-        """Returns the colours of pixels, and where these stand; the first position reads none."""
+        """Returns the colours and the sides of pixels; the first position reads none."""
         ids, (height, width, _) = batch["input_ids"], self.palette.shape
         pixels = torch.arange(-1, height * width, device=ids.device)
-        sides = {
-            "side": (pixels % width >= width // 2, ["left", "right"]),
-            "height": (pixels // width >= height // 2, ["upper", "lower"]),
-        }
-        classes = {
-            name: (of.long().masked_fill(pixels < 0, -1).expand_as(ids), names)
-            for name, (of, names) in sides.items()
-        }
-        known = {"word": "colour", "classes": classes, "size": (height, width)}
-        return {"decoder": Positions(ids.shape, ids, self.palette.names, **known)}
+        is_right = (pixels % width >= width // 2).long().masked_fill(pixels < 0, -1)
+        classes = {"side": (is_right.expand_as(ids), ["left", "right"])}
+        size, names = (height, width), self.palette.names
+        return {"decoder": Positions(ids.shape, ids, names, "colour", classes, size=size)}
 
     @classmethod
     def predict(
@@ -325,7 +315,6 @@ def draw_images(
                 some,
                 max_length=palette.height * palette.width + 1,
                 do_sample=True,
-                temperature=evaluation.temperature,
                 top_k=0,
                 top_p=1.0,
                 suppress_tokens=[palette.bos_token_id],

@@ -6,9 +6,8 @@ Liu et al. 2019, *RoBERTa: A Robustly Optimized BERT Pretraining Approach*,
 https://arxiv.org/abs/1907.11692 (tokens are hidden anew in each epoch; FULL-SENTENCES).
 
 Full lines are packed into blocks of at most `block_length` tokens. Each block begins with `<bos>`;
-each line ends with `<eos>`, and another `<eos>` separates two documents. The masks of the training
-part are drawn anew in each epoch. Those of the validation and the test part are fixed, and the same
-for all systems.
+each line ends with `<eos>`, and another `<eos>` separates two documents. Masks are drawn anew in
+each epoch of training; outside training they are fixed, and the same for all systems.
 """
 
 from collections.abc import Iterator, Mapping

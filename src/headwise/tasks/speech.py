@@ -161,7 +161,7 @@ class SpeechEnhancement(Task):
 
     def _noise(self, data: SpeechData) -> dict[str, datasets.Dataset]:
         """Returns the recordings of noise of each part."""
-        own = {"speaker_pattern": None, "divide_by": "file", "columns": {}}
+        own: dict[str, Any] = {"speaker_pattern": None, "divide_by": "file", "columns": {}}
         of_noise = data.model_copy(update=own)
         files = self.read_files(str(data.noise_folder), data)
         rows = cleaned(files, of_noise, "noise", type(self))
@@ -269,7 +269,7 @@ def _recording(row: Row, data: SpeechData, part: str) -> Row:
         if row["clean"] is None:
             raise SoundError(
                 f"{row['noisy']['path'] or 'a sound'} has no clean partner: give both one name, or "
-                f"set data.pattern to a regular expression whose first group is equal in both names"
+                f"set data.pattern"
             )
         sounds = [row[side] for side in ("noisy", "clean") if row.get(side) is not None]
         read = [read_channels(sound) for sound in sounds]
@@ -299,7 +299,6 @@ def _speaker(name: str, pattern: str | None, part: str) -> str:
     match = re.search(pattern, name)
     if match is None and part == "train":
         raise DataError(
-            f"data.speaker_pattern is {pattern!r}, which does not match the name {name!r}: set a "
-            f"regular expression whose first group is the speaker"
+            f"data.speaker_pattern is {pattern!r}, which does not match the name {name!r}"
         )
     return match[1] if match else ""

@@ -42,20 +42,12 @@ class Each:
 
 @dataclass(frozen=True)
 class Wish:
-    """The arguments of `headwise predict`.
+    """The arguments of `headwise predict`."""
 
-    Attributes:
-        inputs: files.
-        texts: texts.
-        number: how many texts to write for each prompt, or how many images to draw; None for the
-            task's default.
-        output: the file to write; None for the task's default.
-    """
-
-    inputs: Sequence[str] = ()
+    inputs: Sequence[str] = ()  # files
     texts: Sequence[str] = ()
-    number: int | None = None
-    output: Path | None = None
+    number: int | None = None  # of texts for each prompt, or of images
+    output: Path | None = None  # the file to write
 
     def refuse(self, task: str, *options: str) -> None:
         """Raises `ValueError` if the user gave an option that a task does not have."""
@@ -250,9 +242,8 @@ class Task(ABC):
         other.open(folder)
         if other.made_of != self.made_of:
             raise ValueError(
-                f"model.pretrained is {folder}, expected a model that encodes data as the other "
-                f"systems of this comparison do, with the same vocabulary or palette: pretrain "
-                f"them in one comparison, and start each of them from its run there"
+                f"model.pretrained is {folder}, expected a model with the same vocabulary or "
+                f"palette as the other systems: pretrain all of them in one comparison"
             )
 
     @abstractmethod

@@ -33,7 +33,6 @@ from headwise.training.batches import token_batches
 _AT_ONCE = 4096  # source tokens, times the beam size, for which a search is made at once
 _LINES = 512  # that `predict` translates before it gives them out
 _SAMPLES = 24  # translations that a report shows
-_TOKENS = datasets.List(datasets.Value("int32"))
 
 
 class TranslationData(Data):
@@ -94,14 +93,11 @@ class TranslationRecipe(Recipe):
         joint = self.tokenizer.joint
         if joint and self.tokenizer.target_vocab_size is not None:
             raise ValueError(
-                "tokenizer.target_vocab_size is given and tokenizer.joint is true, expected one of "
-                "them"
+                "tokenizer.target_vocab_size is given: expected tokenizer.joint: false"
             )
         # Two vocabularies may happen to have equal sizes.
         if not joint and self.model.get("share_embeddings") == "all":
-            raise ValueError(
-                "model.share_embeddings is 'all' and tokenizer.joint is false, expected one of them"
-            )
+            raise ValueError("model.share_embeddings is 'all': expected tokenizer.joint: true")
         return self
 
 
@@ -117,7 +113,9 @@ class Translation(Task):
     counted = (("encoder", 10), ("decoder", 10))  # table 1 of https://arxiv.org/abs/2210.05144
     clean_keys: ClassVar = {"max_length", "max_ratio"}
     clean_features = datasets.Features(dict.fromkeys(columns, datasets.Value("string")))
-    features = datasets.Features(dict.fromkeys(("input_ids", "labels"), _TOKENS))
+    features = datasets.Features(
+        dict.fromkeys(("input_ids", "labels"), datasets.List(datasets.Value("int32")))
+    )
     pipeline = "translation"
 
     @classmethod
@@ -151,8 +149,8 @@ class Translation(Task):
 
         def texts() -> Iterator[str]:
             for columns in self.to_learn_from(settings.sample_rows):
-                for row in zip(*(columns[side] for side in sides), strict=True):
-                    yield from row
+                for side in sides:
+                    yield from columns[side]
 
         made_of = [*sides, self.digest("train")]
         return tokenizers.open_tokenizer(settings, "translation", folder, texts, made_of)
@@ -175,7 +173,7 @@ class Translation(Task):
             sizes = size, settings.target_vocab_size or size
         else:
             is_joint = task.source is task.target
-            sizes = tuple(map(tokenizers.vocab_size, (task.source, task.target)))
+            sizes = tokenizers.vocab_size(task.source), tokenizers.vocab_size(task.target)
             found = {name: getattr(task.target, name) for name in SPECIAL}
         if not recipe.pretrained:
             found["share_embeddings"] = "all" if is_joint else "target"
