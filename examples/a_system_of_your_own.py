@@ -22,7 +22,7 @@ from torch import Tensor, nn
 import headwise as hw
 from headwise.recipes.recipe import RecipeFile
 from headwise.report.comparison import results_table, write_report
-from headwise.runs.compare import compare
+from headwise.runs.compare import compare, plan
 from headwise.testing import check_system
 
 PACKAGES = ["torch", "scipy", "sklearn"]
@@ -53,8 +53,7 @@ class SharedBudget(hw.MultiHeadAttention):
 
     def reset_parameters(self) -> None:
         super().reset_parameters()
-        if hasattr(self, "budget"):  # not yet while the base class is built
-            self.start_neutral()
+        self.start_neutral()
 
     def combine(self, heads: Tensor, inputs, choice) -> tuple[Tensor, hw.Routing]:
         # heads: (batch, heads, queries, head_dim)
@@ -92,6 +91,7 @@ RECIPE = {
 }
 transformers.utils.logging.disable_progress_bar()
 file, command = RecipeFile("shared-budget", RECIPE), "python examples/a_system_of_your_own.py"
-compare(file, ["standard", "budget"], SEEDS, FOLDER, command, Console(), write=write_report)
+planned = plan(file, ["standard", "budget"], SEEDS, FOLDER, Console())
+compare(planned, FOLDER, command, Console(), write=write_report)
 Console(width=100).print(results_table(FOLDER))
 print("report:", FOLDER / "report.html")

@@ -2,10 +2,8 @@
 
 import json
 import shutil
-from pathlib import Path
 
 import pytest
-import yaml
 from support.small_world import watched, write_part, write_world
 from support.tiny_tasks import answer, run
 
@@ -51,27 +49,9 @@ def test_what_was_found_after_training_is_found_again(world):
 
 @pytest.mark.parametrize("part", ["train", "validation"])
 def test_other_data_are_evaluated_as_a_part_is(world, part):
-    data = ("--data", f"files.test={world}/{part}.tsv", "--data", "columns.text=text")
+    data = f"data.tests.more={{files: {{test: {world}/{part}.tsv}}, columns: {{text: text}}}}"
+    data = ("--part", "more", "--set", data)
     assert scores(world / "moa", *data) == scores(world / "moa", "--part", part)
-
-
-def test_a_further_test_set_is_evaluated_without_training(world, moa):
-    """And no other again."""
-    changes = {"more": {"files": {"test": str(world / "train.tsv")}}}
-    recipe = yaml.safe_load((moa / "recipe.yaml").read_text(encoding="utf-8"))
-    recipe["data"]["tests"] |= changes
-    (moa / "recipe.yaml").write_text(yaml.safe_dump(recipe), encoding="utf-8")
-    before = (moa / "outcome.json").stat().st_mtime_ns
-    with watched() as seen:
-        answer("train", moa)
-    assert len(seen) == 1 and not seen[0].batches and seen[0].evaluated
-    assert (moa / "outcome.json").stat().st_mtime_ns == before
-    found = json.loads((moa / "result.json").read_text(encoding="utf-8"))["tests"]
-    assert set(found) == {"valid", "more"}
-    assert scores(moa, "--part", "train") == [(of["name"], of["value"]) for of in found["more"]]
-    with watched() as seen:
-        answer("train", moa)
-    assert not seen
 
 
 def test_an_ablation_changes_what_a_run_computes(world):
@@ -124,10 +104,3 @@ def test_a_record_that_cannot_be_read_is_told_with_how_to_get_it_again(world, mo
     done = run("train", moa)
     assert done.exit_code == 2
     assert str(moa / "outcome-valid.json") in done.stderr and "result.json" in done.stderr
-
-
-def test_wrong_folders_say_what_is_there(world):
-    done = run("evaluate", world)
-    assert done.exit_code == 2 and "gated, moa" in done.stderr
-    (Path(world) / "empty").mkdir()
-    assert str(world / "empty") in run("predict", world / "empty").stderr

@@ -61,8 +61,7 @@ def value(recipe: dict[str, Any], key: str) -> Any:
 @functools.cache
 def cost(name: str) -> dict[str, dict[str, Any]]:
     """What `headwise cost` says of each system, whose model it builds without memory."""
-    (found,) = answer("cost", name)["recipes"]
-    return found["systems"]
+    return answer("cost", name)["systems"]
 
 
 def parameters(name: str, system: str) -> int:
@@ -103,7 +102,7 @@ def test_a_shipped_recipe_builds_its_models(name):
 
 
 def test_what_is_listed_is_what_is_shipped():
-    listed = answer("recipes") + answer("recipes", "--papers")
+    listed = answer("recipes")
     assert {each["name"] for each in listed} == set(SHIPPED)
     for each in listed:
         written = SHIPPED[each["name"]]
@@ -111,7 +110,8 @@ def test_what_is_listed_is_what_is_shipped():
         assert each["systems"] == len(written["systems"])
         steps = written["training"].get("max_steps") or written["training"]["epochs"]
         assert each["budget"].split()[0].replace(",", "") == str(steps)
-    assert {each["task"] for each in answer("recipes")} == set(RECIPES)  # each has one offline
+    offline = {each["task"] for each in listed if each["is_offline"]}
+    assert offline == set(RECIPES)
     assert answer("recipes", "lm-pydoc") == SHIPPED["lm-pydoc"]
     built_in = {name for task in TASKS for name in task_class(task).built_in}
     assert built_in - {"senteval"} == OFFLINE
@@ -191,13 +191,12 @@ def test_routing_adds_what_its_paper_says(system, millions):
     assert added / 1e6 == pytest.approx(millions, abs=0.05)
 
 
-@pytest.mark.parametrize(("layers", "branches"), [(2, 8), (4, 8), (6, 8), (8, 8), (6, 16)])
-def test_branches_add_two_scalars_each(layers, branches):
+def test_branches_add_two_scalars_each():
     """And they do without the bias between an attention and its feed-forward."""
-    kind = {(6, 8): "", (6, 16): "-large"}.get((layers, branches), f"-{layers}-layers")
-    width = 64 * branches
-    added = parameters(WEIGHTED, f"weighted{kind}") - parameters(WEIGHTED, f"standard{kind}")
-    assert added == 2 * layers * (2 * branches - width)
+    kinds = {"-2-layers": (2, 8), "-4-layers": (4, 8), "": (6, 8), "-large": (6, 16)}
+    for kind, (layers, branches) in kinds.items():
+        more, less = (parameters(WEIGHTED, f"{of}{kind}") for of in ("weighted", "standard"))
+        assert more - less == 2 * layers * (2 * branches - 64 * branches)
 
 
 # --- what a system, a data set and `--set` make of a recipe --------------------------------------
@@ -228,15 +227,14 @@ def test_a_system_is_the_recipe_with_its_changes(small, system, expected):
 @pytest.mark.parametrize(
     ("dataset", "expected"),
     {
-        "french": {"path": "interface-strings", "options": {"language": "fr"}, "max_length": 20},
         "german": {"path": "interface-strings", "options": {"language": "de"}, "max_length": 30},
         "mine": {"path": None, "options": {}, "max_length": 20},
     }.items(),
 )
 def test_a_data_set_is_the_data_with_its_changes(small, dataset, expected):
     found = resolved(small, "data.max_ratio=2", system="cross", dataset=dataset)
-    assert {key: found["data"][key] for key in expected} == expected
-    assert found["data"]["max_ratio"] == 2 and found["model"]["dropout"] == 0.1
+    assert found["data"].items() >= {**expected, "max_ratio": 2}.items()
+    assert found["model"]["dropout"] == 0.1
 
 
 def test_data_sets_may_name_all_sources_and_the_data_what_they_share(tmp_path, monkeypatch):
@@ -301,21 +299,6 @@ def test_what_names_a_folder_of_a_run_has_the_system_and_stays_where_it_is(small
     change = "model.pretrained=runs/{system}-seed{seed}"
     found = resolved(small, change, system="cross", dataset="french")
     assert found["model"]["pretrained"] == str(small.parent / "runs/cross-seed{seed}")
-
-
-@pytest.mark.parametrize(
-    ("system", "dataset", "must_name"),
-    [
-        ("standart", "french", {"standart", "standard", "cross"}),
-        ("cross", "germna", {"germna", "german"}),
-    ],
-)
-def test_an_unknown_system_or_data_set_is_told_with_those_there_are(
-    small, system, dataset, must_name
-):
-    with pytest.raises(RecipeError) as caught:
-        resolved(small, system=system, dataset=dataset)
-    assert all(name in str(caught.value) for name in must_name)
 
 
 @pytest.mark.parametrize(

@@ -136,18 +136,6 @@ def test_means_and_intervals_over_seeds_and_items_follow_from_the_rows(compared)
     assert math.isnan(found(compared.folder, "standard")["difference"])
 
 
-def test_of_single_runs_the_difference_is_over_the_items_alone_in_pairs(compared, copied, recipe):
-    compare(recipe, copied, "standard,gated", "--seeds", "1")  # which are finished
-    paired = right(compared.runs["gated-seed1"]) - right(compared.runs["standard-seed1"])
-    said = found(copied, "gated")
-    error = paired.std() / math.sqrt(PARTS["test"])
-    assert said["difference"] == pytest.approx(paired.mean(), abs=1e-9)
-    assert said["diff_over"] == "items"
-    one_item = 100 / PARTS["test"]
-    for end, deviations in (("diff_low", -1.96), ("diff_high", 1.96)):
-        assert said[end] == pytest.approx(paired.mean() + deviations * error, abs=one_item)
-
-
 def test_comparison_json_says_what_is_compared_and_its_times(compared):
     of = comparison(compared.folder)
     assert of["runs"] == {name: name.partition("-seed")[0] for name in compared.runs}
@@ -185,54 +173,20 @@ def test_what_systems_decide_is_followed_over_the_training(recipe, tmp_path):
 # What is finished, and what fails
 
 
-def test_another_system_and_seed_train_only_what_is_new(compared):
+def test_only_what_is_new_is_trained_and_further_test_sets_are_scored(compared, copied, recipe):
     after = files_of(compared.folder / "standard-seed1")
     for name in ("result.json", "model/model.safetensors"):  # the first has what the clock measured
         assert after[name] == compared.first[name]
-
-
-def test_the_same_command_again_trains_nothing(compared, copied, recipe):
-    def written():
-        return {
-            path: path.stat().st_mtime_ns
-            for run in runs(copied).values()
-            for path in [run / "result.json", *run.glob("model/*")]
-        }
-
-    before = written()
-    compare(recipe, copied, "standard,gated", *SEEDS)
-    assert written() == before
-
-
-def test_a_further_test_set_is_scored_without_training(compared, copied, recipe):
     more = f"data.tests.more.files.test={recipe.parent}/validation.tsv"
-    written = {name: run / "model" / "model.safetensors" for name, run in runs(copied).items()}
-    before = {name: path.stat().st_mtime_ns for name, path in written.items()}
-    compare(recipe, copied, "standard,gated", *SEEDS, "--set", more)
-    assert {name: path.stat().st_mtime_ns for name, path in written.items()} == before
+    with watched() as seen:
+        compare(recipe, copied, "standard,gated", *SEEDS)
+        assert not any(each.evaluated for each in seen)
+        compare(recipe, copied, "standard,gated", *SEEDS, "--set", more)
+    texts = {*tokens_of(recipe.parent, "validation", compared.runs["gated-seed1"])}
+    assert [each.evaluated for each in seen if each.evaluated] == [texts] * 4
     for name, run in runs(copied).items():
-        assert (
-            len(json.loads((run / "outcome-more.json").read_text())["scores"][0]["rows"])
-            == PARTS["validation"]
-        )
         assert result(run) == result(compared.runs[name])
     assert math.isfinite(found(copied, "gated", "more")["difference"])
-
-
-def test_a_dry_run_writes_nothing_and_tells_what_is_left(copied, recipe, tmp_path):
-    before = files_of(copied)
-    said = compare(recipe, copied, "standard,gated,moa", *SEEDS, "--dry-run", "--json")
-    found = {Path(each["run"]).name: each for each in json.loads(said[said.index("[\n") :])}
-    assert files_of(copied) == before
-    assert {name: each["left"] for name, each in found.items()} == {
-        f"{system}-seed{seed}": STEPS if system == "moa" else 0
-        for seed in (1, 2)
-        for system in ("standard", "gated", "moa")
-    }
-    assert found["moa-seed1"]["seconds"] > 0 == found["gated-seed2"]["seconds"]
-    assert found["gated-seed1"]["parameters"] == result(copied / "gated-seed1")["parameters"]
-    compare(recipe, tmp_path / "new", "standard", "--dry-run")
-    assert not (tmp_path / "new").exists()
 
 
 def test_printed_commands_train_what_the_command_would(compared, recipe, tmp_path):
@@ -320,11 +274,21 @@ def test_matched_systems_have_as_many_parameters_as_the_first(compared, recipe, 
     assert len(depths) == 1
 
 
-def test_a_size_that_no_width_gives_is_told_before_anything_is_trained(recipe, tmp_path):
-    options = ("--set", "systems.moa.model.attention={system: moa, size: 2K4E512D}")
-    options += ("--match", "parameters")
-    assert "moa" in compare(recipe, tmp_path / "runs", "standard,moa", *options, status=2)
-    assert not list(tmp_path.glob("runs/*-seed1"))
+@pytest.mark.parametrize(
+    ("options", "named"),
+    [
+        (("systems.moa.model.attention.size=2K4E512D", "seeds=[1]"), "moa"),
+        (("datasets.same={}", "datasets.wrong.files.train=nowhere.tsv"), "nowhere.tsv"),
+    ],
+)
+def test_what_cannot_be_compared_is_told_before_anything_is_trained(
+    recipe, tmp_path, options, named
+):
+    """A size that no width gives, and data that cannot be read."""
+    changes = [each for option in options for each in ("--set", option)]
+    changes += ["--match", "parameters"]
+    assert named in compare(recipe, tmp_path / "runs", "standard,moa", *changes, status=2)
+    assert not list(tmp_path.rglob("*-seed1"))
 
 
 def test_data_sets_side_by_side_are_those_alone(compared, recipe, tmp_path):
@@ -341,12 +305,6 @@ def test_data_sets_side_by_side_are_those_alone(compared, recipe, tmp_path):
     for name, files in (("other", tmp_path / "other"), ("same", recipe.parent)):
         trained_on = recipe_of(others[name]["standard-seed1"])["data"]["files"]["train"]
         assert trained_on == f"{files}/train.tsv"
-
-
-def test_data_that_cannot_be_read_are_told_before_anything_is_trained(recipe, tmp_path):
-    changes = ["--set", "datasets.same={}", "--set", "datasets.wrong.files.train=nowhere.tsv"]
-    assert "nowhere.tsv" in compare(recipe, tmp_path / "runs", "standard", *changes, status=2)
-    assert not list(tmp_path.glob("runs/*/standard-seed1"))
 
 
 def test_a_system_that_starts_afresh_is_encoded_as_the_one_that_does_not(tmp_path, monkeypatch):

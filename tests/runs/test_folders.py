@@ -1,14 +1,12 @@
 """The folder of a run is enough, is of one recipe and one process, and is never half of itself."""
 
 import errno
-import re
 import shutil
 import time
 from contextlib import contextmanager
 
 import pytest
 import torch
-from huggingface_hub import ModelCard
 from support.processes import begun, forked, unwritable
 from support.run_folders import OWN_CODE, READ_BY, files_of, headwise, result, score
 from support.small_world import STEPS, texts_of, write_part
@@ -88,14 +86,6 @@ def test_the_score_of_a_part_is_that_of_what_is_predicted_for_its_texts(finished
     right = [each["label"] == label for each, label in zip(made, labels.values(), strict=True)]
     value = answer("evaluate", finished, "--part", part)["scores"][0]["value"]
     assert value == pytest.approx(100 * sum(right) / len(right), abs=1e-9)
-
-
-def test_the_card_of_a_model_has_its_score_and_a_use_that_works(finished):
-    card = ModelCard.load(finished / "model" / "README.md")
-    (told,) = card.data.eval_results
-    assert told.metric_value == pytest.approx(score(finished), abs=0.05)
-    (use,) = re.findall(r"```python\n(.*?)```", card.text, re.DOTALL)
-    exec(use.replace("MODEL", str(finished / "model")), {})
 
 
 def test_what_a_file_manager_leaves_is_no_part_of_a_run(run, recipe, tmp_path):

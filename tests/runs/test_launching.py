@@ -14,8 +14,8 @@ from support.run_folders import compare, result
 
 from headwise.recipes.recipe import load_recipe
 from headwise.runs import launching
-from headwise.runs.folder import claim, read_result
-from headwise.runs.launching import RunsFailed, train_all
+from headwise.runs.folder import claim
+from headwise.runs.launching import Run, RunsFailed, train_all
 from headwise.runs.process import LOG, command, on_this_machine
 from headwise.training.trainer import Interrupted
 
@@ -23,21 +23,21 @@ OWN_CODE = {"modules": ["trouble_maker"]}
 
 
 def claimed(recipe, folder, *names, changes=()):
-    """The folders of runs that are to be trained, by `SYSTEM-seedN`."""
-    folders = []
+    """Runs that are to be trained, by `SYSTEM-seedN`."""
+    runs = []
     for name in names:
         system, seed = name.split("-seed")
         file = load_recipe(str(recipe), [f"training.seed={seed}", *changes])
-        folders.append(folder / name)
-        claim(folders[-1], file.system(system))
-    return folders
+        runs.append(Run(folder / name, file.system(system)))
+        claim(*runs[-1][:2])
+    return runs
 
 
-def trained(folders, **how):
+def trained(runs, **how):
     """Trains runs; returns what the command said."""
     console = Console(file=io.StringIO(), width=200)
     try:
-        train_all(folders, console, **OWN_CODE, **how)
+        train_all(runs, console, **OWN_CODE, **how)
     except RunsFailed as error:
         console.print(f"RunsFailed: {error}", markup=False)
     return console.file.getvalue()
@@ -46,9 +46,9 @@ def trained(folders, **how):
 @pytest.fixture(scope="module")
 def here(recipe, tmp_path_factory):
     """What `standard` gives in this process; `troubled` gives it without trouble."""
-    folders = claimed(recipe, tmp_path_factory.mktemp("here"), "standard-seed1")
-    assert "standard-seed1: accuracy" in trained(folders)
-    return result(folders[0])
+    runs = claimed(recipe, tmp_path_factory.mktemp("here"), "standard-seed1")
+    assert "standard-seed1: accuracy" in trained(runs)
+    return result(runs[0].folder)
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
@@ -56,11 +56,12 @@ def test_runs_stop_with_the_command_however_it_ends_and_the_same_one_goes_on(
     recipe, here, tmp_path, trouble, number
 ):
     at_work = trouble("waits")
-    (folder,) = claimed(recipe, tmp_path, "troubled-seed1")
+    runs = claimed(recipe, tmp_path, "troubled-seed1")
+    folder = runs[0].folder
 
     def work():
         try:
-            train_all([folder], Console(), jobs=2, **OWN_CODE)
+            train_all(runs, Console(), jobs=2, **OWN_CODE)
         except Interrupted:
             sys.exit(130)
 
@@ -78,9 +79,9 @@ def test_runs_stop_with_the_command_however_it_ends_and_the_same_one_goes_on(
     while is_alive(run):
         assert time.monotonic() < until
         time.sleep(0.05)
-    assert read_result(folder) is None and (folder / "checkpoint-4").is_dir()
+    assert runs[0].result() is None and (folder / "checkpoint-4").is_dir()
     assert "stopped at step 4" in (folder / LOG).read_text()
-    trained([folder])
+    trained(runs)
     assert result(folder) == here
 
 
@@ -94,14 +95,14 @@ def is_alive(process):
 
 def test_runs_at_work_share_the_threads_and_the_gpus(recipe, tmp_path, monkeypatch):
     names = [f"standard-seed{seed}" for seed in range(1, 6)]
-    folders = claimed(recipe, tmp_path, *names)
+    runs = claimed(recipe, tmp_path, *names)
     said = "import os; print(os.environ['CUDA_VISIBLE_DEVICES'], os.environ['OMP_NUM_THREADS'])"
     monkeypatch.setattr(launching, "command", lambda *_: [sys.executable, "-c", said])
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3,5,7,9")
     monkeypatch.setattr(torch, "get_num_threads", lambda: 9)
-    told = trained(folders, jobs=2, nproc=2)
+    told = trained(runs, jobs=2, nproc=2)
     assert "5 of 5 runs failed" in told and "ended before the run did" in told
-    found = [(folder / LOG).read_text().split() for folder in folders]
+    found = [(run.folder / LOG).read_text().split() for run in runs]
     assert {tuple(each) for each in found} == {("3,5", "2"), ("7,9", "2")}
 
 
@@ -111,10 +112,9 @@ def test_processes_that_share_a_run_give_one_result(recipe, tmp_path):
     (two,) = claimed(recipe, tmp_path / "two", "standard-seed1", changes=exact)
     trained([one])
     assert "failed" not in trained([two], nproc=2)
-    assert read_result(two).validation_loss == pytest.approx(
-        read_result(one).validation_loss, rel=1e-6
-    )
-    assert {path.name for path in two.iterdir()} - {LOG} == {path.name for path in one.iterdir()}
+    assert two.result().validation_loss == pytest.approx(one.result().validation_loss, rel=1e-6)
+    of_one, of_two = ({path.name for path in run.folder.iterdir()} for run in (one, two))
+    assert of_two - {LOG} == of_one
 
 
 def test_where_there_is_no_cluster_it_is_told_before_anything_is_read(recipe, tmp_path):

@@ -9,7 +9,7 @@ import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, NoReturn
 
 import typer
 from rich.console import Console
@@ -21,6 +21,7 @@ from headwise.training.watching import say
 
 app = typer.Typer(
     no_args_is_help=True,
+    add_completion=False,
     help="Train, compare and use systems that papers propose for the heads of multi-head "
     "attention, in place of concatenating them.",
     epilog="A recipe is a YAML file, or the name of a recipe that `headwise recipes` lists.",
@@ -28,23 +29,21 @@ app = typer.Typer(
     pretty_exceptions_show_locals=False,
 )
 imported: list[str] = []  # by `--import`: what the processes of a command are to import too
+GOES_ON = "The same command goes on from here."
 
 
-def command(
-    panel: str, example: str, *, when_stopped: str = ""
-) -> Callable[[Callable[..., None]], Callable[..., None]]:
+def command(panel: str, example: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Makes a function a command of the app, whose errors are clear.
 
     Args:
         panel: under which heading `headwise --help` lists it.
         example: the last line of its help.
-        when_stopped: what Ctrl-C is answered with.
     """
 
     def register(function: Callable[..., None]) -> Callable[..., None]:
         @functools.wraps(function)
         def run(**given: Any) -> None:
-            with clear_errors(when_stopped):
+            with clear_errors(GOES_ON if panel == "Train" else ""):
                 function(**given)
 
         app.command(rich_help_panel=panel, epilog=f"Example: {example}")(run)
@@ -67,20 +66,21 @@ def clear_errors(when_stopped: str = "") -> Iterator[None]:
         own = {getattr(sys.modules.get(name), "__file__", "") for name in imported}
         if own & {frame.filename for frame in traceback.extract_tb(error.__traceback__)}:
             raise  # whoever has written the module needs the traceback
-        print_error(str(error))
-        raise typer.Exit(2) from None
+        fail(str(error), status=2)
 
 
-def print_error(text: str) -> None:
-    """Prints an error to standard error."""
+def fail(text: str, *, status: int) -> NoReturn:
+    """Prints an error to standard error, and ends the command."""
     say(Console(stderr=True), f"error: {text}", style="red")
+    raise typer.Exit(status) from None
 
 
-def print_next_commands(console: Console, run: Path) -> None:
+def print_next(console: Console, run: Path, *names: str) -> None:
     """Prints the commands that look into a finished run."""
+    what = {"analyse": "what its heads do", "explore": "watch it at work"}
     folder = shlex.quote(str(run)) + "".join(f" --import {name}" for name in imported)
-    for what, name in (("what its heads do", "analyse"), ("watch it at work", "explore")):
-        say(console, f"{what}: headwise {name} {folder}")
+    for name in names or what:
+        say(console, f"{what[name]}: headwise {name} {folder}")
 
 
 def print_json(document: Any) -> None:
@@ -101,6 +101,17 @@ def parse_names(option: str, text: str | None) -> list[str]:
     if len(set(names)) < len(names):
         raise ValueError(f"{option} is {shown(text)}, expected different names between commas")
     return names
+
+
+def parse_numbers(option: str, text: str, least: int = 1, most: int = 10**9) -> list[int]:
+    """Returns the whole numbers in the text of an option, separated by commas."""
+    numbers = [int(part) if part.strip().isdecimal() else -1 for part in text.split(",")]
+    if min(numbers) < least or max(numbers) > most:
+        raise ValueError(
+            f"{option} is {shown(text)}, expected whole numbers from {least} to {most:,}, "
+            f"separated by commas"
+        )
+    return numbers
 
 
 def _import(names: list[str] | None) -> list[str] | None:

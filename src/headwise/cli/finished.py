@@ -2,26 +2,31 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 from rich.console import Console
 from typer import Argument, Option
 
-from headwise.cli.app import Changes, Import, Json, command, command_line, print_json
+from headwise.cli.app import (
+    Changes,
+    Import,
+    Json,
+    command,
+    command_line,
+    print_json,
+    print_next,
+)
 from headwise.runs.names import MODEL, READ_AGAIN, check_run, is_plain
 from headwise.training.watching import say, silence_libraries
 
 if TYPE_CHECKING:
     from headwise.analysis.statistics import Estimate
-    from headwise.runs.evaluate import Opened
     from headwise.tasks.scores import Outcome
 
 Run = Annotated[Path, Argument(metavar="RUN", help="Folder of a finished run.")]
 Models = Annotated[list[Path], Argument(metavar="MODEL", help="Runs, or models.")]
 Part = Annotated[str, Option(help="train, validation, test, or a further test set.")]
-_DATA = "Other data in place of a part: files.test=a.tsv. May be repeated."
-OtherData = Annotated[list[str] | None, Option(metavar="KEY=VALUE", help=_DATA)]
 _ABLATE = Option(metavar="SYSTEM=NAME[,OPTION=VALUE]", help="An ablation. May be repeated.")
 Ablate = Annotated[list[str] | None, _ABLATE]
 Against = Annotated[Path | None, Option(help="Give the differences to another run.")]
@@ -32,7 +37,6 @@ Page = Annotated[Path | None, Option(help="What to write.", show_default="beside
 def evaluate(
     run: Run,
     part: Part = "test",
-    data: OtherData = None,
     against: Against = None,
     ablate: Ablate = None,
     changes: Changes = None,
@@ -41,30 +45,38 @@ def evaluate(
 ) -> None:
     """Evaluate a finished run on a part of its data or on other data, with 95% intervals.
 
+    Other data are a further test set: --part NAME --set data.tests.NAME.files.test=FILE.
+
     With --ablate a system computes otherwise than it was trained, as SYSTEM=uniform; headwise
     recipes --keys SYSTEM lists what there is. The run of --against is not ablated.
     """
-    if data and part != "test":
-        raise ValueError(f"--data is {data[0]} and --part is {part}, expected one of them")
     folders = [run] if against is None else [run, against]
     for folder in folders:
         check_run(folder, changes or [])
 
     from headwise.analysis.ablations import parse_ablations
     from headwise.data.divide import lines_of
-    from headwise.runs.evaluate import check_same_items, compare, evaluate_part, open_part
+    from headwise.runs.evaluate import Opened, check_same_items, compare
 
     silence_libraries()
     console, ablations = Console(stderr=as_json), [parse_ablations(ablate or []), {}]
-    given: dict[str, Any] = {"data": data or [], "changes": changes or []}
-    opened = [open_part(folder, part, console, **given) for folder in folders]
-    if against is not None:
-        check_same_items(*opened)
+    opened = [Opened(folder, part, console, changes or []) for folder in folders]
+    for other in opened[1:]:
+        check_same_items(opened[0], other)
     pairs = zip(opened, ablations, strict=False)
-    outcomes = [evaluate_part(each, console, asked) for each, asked in pairs]
+    outcomes = [each.evaluate(console, asked) for each, asked in pairs]
     difference = compare(*outcomes) if against is not None else None
     if as_json:
-        document, *others = map(_scores, opened, outcomes)
+        document, *others = [
+            {
+                "run": each.run,
+                "part": each.part,
+                "items": len(outcome.scores[0].rows),
+                "item_name": each.task.item_name,
+                "scores": [score.model_dump(exclude={"rows"}) for score in outcome.scores],
+            }
+            for each, outcome in zip(opened, outcomes, strict=True)
+        ]
         for other in others:
             document |= {"against": other, "difference": difference}
         print_json(document)
@@ -79,16 +91,7 @@ def evaluate(
             say(console, f"{score}  {score.note}".rstrip())
     if difference is not None:
         say(console, _in_words(difference, outcomes[0]))
-
-
-def _scores(opened: "Opened", outcome: "Outcome") -> dict[str, Any]:
-    return {
-        "run": opened.run,
-        "part": opened.part,
-        "items": len(outcome.scores[0].rows),
-        "item_name": opened.task.item_name,
-        "scores": [score.model_dump(exclude={"rows"}) for score in outcome.scores],
-    }
+    print_next(console, run, "analyse")
 
 
 def _in_words(difference: "Estimate", outcome: "Outcome") -> str:
@@ -123,10 +126,9 @@ def predict(
     """Use a finished run: translate, write, fill in masks, classify, draw or remove noise.
 
     What it does is the task of the run. It translates or classifies each line (a tab divides the
-    texts of a pair), fills in each `<mask>`, or continues each text: of text files, of an INPUT
-    with white space in it, of --text, or else of standard input. It draws images or completes those
-    of files (into RUN.png by default), or removes the noise from sound files (into
-    NAME-enhanced.wav; of several sounds --output is the folder).
+    texts of a pair), fills in each `<mask>`, or continues each text: of text files, of --text, or
+    else of standard input. It draws images (into RUN.png by default), or removes the noise from
+    sound files (into NAME-enhanced.wav).
     """
     check_run(run, changes or [], ["evaluation"])
 
@@ -152,7 +154,6 @@ def analyse(
     models: Models,
     text: Annotated[Path | None, Option(help="Of models of no run: a file with items.")] = None,
     part: Part = "test",
-    data: OtherData = None,
     ablations: Annotated[Literal["none", "model", "units"], Option()] = "units",
     output: Page = None,
     changes: Changes = None,
@@ -179,7 +180,6 @@ def analyse(
         folder,
         console,
         part=part,
-        data=data or [],
         changes=changes or [],
         level=ablations,
         text=text,
@@ -194,7 +194,8 @@ def analyse(
     for each in found:
         for finding in each.findings:
             say(console, f"{each.name}: {finding}" if len(found) > 1 else finding)
-    say(console, f"analysis: {folder / PAGE}")
+    say(console, f"page for your browser: {folder / PAGE}")
+    print_next(console, models[0], "explore")
 
 
 @command("Look inside", 'headwise explore runs/lm-pydoc-moa --text "The with statement"')
@@ -208,9 +209,6 @@ def explore(
         Literal["none", "units", "heads"], Option(help="What is removed, one at a time.")
     ] = "units",
     output: Page = None,
-    open_page: Annotated[
-        bool, Option("--open", metavar="", help="Open it in the browser.")
-    ] = False,
     changes: Changes = None,
     as_json: Json = False,
     modules: Import = None,
@@ -229,8 +227,6 @@ def explore(
         raise ValueError("--text and --item are given, expected one of them")
     _check_models(models, changes, "evaluation")
 
-    import webbrowser
-
     from headwise.report.explore import explore_runs
     from headwise.report.inputs import Source
 
@@ -241,9 +237,7 @@ def explore(
     if as_json:
         print_json({"page": page, "removals": explored.removals.to_dict("records")})
     else:
-        say(Console(), f"page: {page}")
-    if open_page:
-        webbrowser.open(page.resolve().as_uri())
+        say(Console(), f"page for your browser: {page}")
 
 
 def _check_models(models: Sequence[Path], changes: Sequence[str] | None, *keys: str) -> None:

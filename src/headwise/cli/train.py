@@ -2,7 +2,7 @@
 
 import shlex
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 from rich.console import Console
@@ -14,30 +14,25 @@ from headwise.cli.app import (
     Json,
     command,
     command_line,
+    fail,
     imported,
     parse_names,
-    print_error,
+    parse_numbers,
     print_json,
-    print_next_commands,
+    print_next,
 )
-from headwise.messages import shown
 from headwise.settings import LARGEST_SEED
-from headwise.training.watching import duration, say, silence_libraries
+from headwise.training.watching import say, silence_libraries
 
 if TYPE_CHECKING:
-    from headwise.runs.plan import OneDataset
+    from headwise.runs.compare import OnData
 
-_GOES_ON = "The same command goes on from here."
 _LONG = {"history"}  # what --json leaves out, and result.json of a run has
 _TUNE = """Try these values of a key of `model` or `training` with every system, and train its seeds
     with the best for the validation loss. Several --tune: all combinations."""
 
 
-@command(
-    "Train",
-    "headwise compare lm-pydoc --systems standard,moa --seeds 1,2 --output runs/mine",
-    when_stopped=_GOES_ON,
-)
+@command("Train", "headwise compare lm-pydoc --systems standard,moa --seeds 1,2 --output runs/mine")
 def compare(
     recipe: Annotated[
         str, Argument(metavar="RECIPE", help="Name of a recipe, or path of a .yaml file.")
@@ -58,14 +53,8 @@ def compare(
         Option(help="Give all systems as many parameters as the first, by their width."),
     ] = None,
     tune: Annotated[list[str] | None, Option(metavar="KEY=VALUE,VALUE", help=_TUNE)] = None,
-    tune_steps: Annotated[
-        int | None, Option(min=1, help="Steps of each try.", show_default="those of a run")
-    ] = None,
     print_only: Annotated[
         bool, Option("--print", metavar="", help="Print a command for each run, and train none.")
-    ] = False,
-    dry_run: Annotated[
-        bool, Option("--dry-run", metavar="", help="Say what would run, and about how long.")
     ] = False,
     changes: Changes = None,
     as_json: Json = False,
@@ -80,14 +69,14 @@ def compare(
 
     names = parse_names("--systems", systems)
     data = parse_names("--datasets", datasets)
-    numbers = _numbers(seeds) if seeds is not None else []
+    numbers = parse_numbers("--seeds", seeds, 0, LARGEST_SEED) if seeds is not None else []
+    parse_names("--seeds", seeds)  # which are different
     check_names(recipe, names, data, changes or [])
 
     from headwise.recipes.recipe import load_recipe
     from headwise.report.comparison import results, results_table, verdict, write_report
-    from headwise.runs.compare import compare, run_to_look_into
-    from headwise.runs.launching import RunsFailed
-    from headwise.runs.plan import plan
+    from headwise.runs.compare import compare, plan
+    from headwise.runs.launching import RunsFailed, cluster
     from headwise.runs.tuning import parse_grid
 
     silence_libraries()
@@ -97,76 +86,58 @@ def compare(
         raise ValueError(f"recipe {recipe} names no systems, expected some under `systems`")
     numbers = numbers or file.recipe.seeds or [file.recipe.training.seed]
     folder = (output or Path("runs") / Path(recipe).stem).expanduser()
-    how: dict[str, Any] = {"datasets": data or file.dataset_names, "match": match is not None}
-    how["grid"] = parse_grid(tune or [], tune_steps)
-    console = Console(stderr=as_json or print_only)
-    if dry_run or print_only:
-        planned = plan(file, names, numbers, folder, console, **how)
-        if dry_run:
-            _print_forecast(planned, console, as_json)
-        else:
+    console, report = Console(stderr=as_json or print_only), folder / "report.html"
+    with cluster(on) as ray:  # one that does not answer is told first
+        planned = plan(
+            file,
+            names,
+            numbers,
+            folder,
+            console,
+            datasets=data or file.dataset_names,
+            match=match is not None,
+            grid=parse_grid(tune or []),
+        )
+        if print_only:
             _print_commands(planned, folder, nproc, console)
-        return
-    report = folder / "report.html"
-    how |= {"jobs": jobs, "nproc": nproc, "on": on, "modules": imported, "write": write_report}
-    try:
-        runs = compare(file, names, numbers, folder, command_line(), console, **how)
-    except (KeyboardInterrupt, RunsFailed) as error:
-        if report.is_file():
-            say(console, f"report as far as it goes: {report}")
-        if isinstance(error, KeyboardInterrupt):
-            raise
-        print_error(str(error))
-        raise typer.Exit(1) from None
+            return
+        try:
+            runs = compare(
+                planned,
+                folder,
+                command_line(),
+                console,
+                jobs=jobs,
+                nproc=nproc,
+                ray=ray,
+                modules=imported,
+                write=write_report,
+            )
+        except (KeyboardInterrupt, RunsFailed) as error:
+            if report.is_file():
+                say(console, f"report as far as it goes: {report}")
+            if isinstance(error, KeyboardInterrupt):
+                raise
+            fail(str(error), status=1)
+    found = {run.folder: result for run in runs if (result := run.result()) is not None}
     if as_json:
-        of_runs = [
-            {"folder": run.folder, **result.model_dump(exclude=_LONG)}
-            for run in runs
-            if (result := run.result()) is not None
-        ]
-        found = results(folder).to_dict("records")
-        print_json({"report": report, "results": found, "runs": of_runs})
+        of_runs = [{"folder": run, **of.model_dump(exclude=_LONG)} for run, of in found.items()]
+        table = results(folder).to_dict("records")
+        print_json({"report": report, "results": table, "runs": of_runs})
     else:
         console.print(results_table(folder), crop=False)
         say(console, verdict(folder))
         say(console, f"report: {report}")
-        print_next_commands(console, run_to_look_into(runs))
+        deciding = (run for run, of in found.items() if of.units and not of.diverged)
+        print_next(console, next(deciding, runs[0].folder))
 
 
-def _numbers(seeds: str) -> list[int]:
-    numbers = [int(part) if part.strip().isdecimal() else -1 for part in seeds.split(",")]
-    if len(set(numbers)) < len(numbers) or min(numbers) < 0 or max(numbers) > LARGEST_SEED:
-        raise ValueError(
-            f"--seeds is {shown(seeds)}, expected different whole numbers from 0 and below 2^32, "
-            f"separated by commas: 1,2,3"
-        )
-    return numbers
-
-
-def _print_forecast(planned: "list[OneDataset]", console: Console, as_json: bool) -> None:
-    from headwise.runs.plan import forecast
-
-    found = forecast(planned, console)
-    if as_json:
-        print_json([each._asdict() for each in found])
-        return
-    for each in found:
-        left = f"{each.left:,} are left, about {duration(each.seconds)}"
-        sizes = f"{each.parameters:,} parameters, {each.steps:,} steps"
-        say(console, f"{each.run}: {sizes}: {left if each.left else 'finished'}")
-    in_all = duration(sum(each.seconds for each in found))
-    added = "evaluation, and validation where no run of a system is finished, come on top"
-    say(console, f"In all about {in_all} on this machine; {added}.")
-
-
-def _print_commands(
-    planned: "list[OneDataset]", folder: Path, nproc: int, console: Console
-) -> None:
+def _print_commands(planned: "list[OnData]", folder: Path, nproc: int, console: Console) -> None:
     from headwise.runs.folder import locked
     from headwise.runs.process import command
 
     with locked(folder):
-        runs = [run for of in planned for run in of.claim(of.ready(console))]
+        runs = [run for of in planned for run in of.claim(of.runs(console))]
     waiting = [run.folder for run in runs if run.result() is None]
     # `python -m headwise`, or with several processes `python -m torch.distributed.run`.
     program = "headwise" if nproc == 1 else "torchrun"
@@ -176,11 +147,7 @@ def _print_commands(
     say(console, f"{len(waiting)} commands; when they have ended, {then}")
 
 
-@command(
-    "Train",
-    "headwise train lm-pydoc --system moa --set training.max_steps=100",
-    when_stopped=_GOES_ON,
-)
+@command("Train", "headwise train lm-pydoc --system moa --set training.max_steps=100")
 def train(
     recipe: Annotated[
         str, Argument(metavar="RECIPE|FOLDER", help="A recipe, or the folder of a run, to go on.")
@@ -237,7 +204,7 @@ def train(
         say(console, f"validation loss {result.validation_loss:.3f}{scores}")
         say(console, f"model: {folder / 'model'}")
     if result.diverged:
-        print_error(f"the training has diverged: its validation loss is {result.validation_loss}")
-        raise typer.Exit(1)
+        loss = result.validation_loss
+        fail(f"the training has diverged: its validation loss is {loss}", status=1)
     if not as_json:
-        print_next_commands(console, folder)
+        print_next(console, folder)

@@ -1,7 +1,7 @@
 """The folder of a run: what it is of, what it has, and that one process at a time writes there.
 
     recipe.yaml       what it is a run of; nothing else is ever trained in the folder
-    inputs.sha256     on what data, and from which weights
+    inputs.txt        hashes of the data, and of the weights it starts from
     checkpoint-N/     what it goes on from
     logs/             what loggers write, such as TensorBoard's files
     log.txt           what a run prints that another process has started
@@ -24,11 +24,10 @@ from typing import Any
 
 import torch
 from filelock import FileLock, Timeout
-from pydantic import ValidationError
 from safetensors import SafetensorError
 
 from headwise.analysis.results import RunResult
-from headwise.files import clear_leftovers, remove, write_text
+from headwise.files import clear_leftovers, write_text
 from headwise.recipes.document import differences
 from headwise.recipes.recipe import Recipe, load_recipe, task_class, to_yaml
 from headwise.runs.names import (
@@ -47,8 +46,6 @@ _NOT_OF_TRAINING = (
     *("system:", "title:", "description:", "base:", "data.title:", "data.files.", "data.tests"),
     *("training.snapshots:", "training.report_to"),
 )
-# What training leaves in a folder, or in those of the runs of a comparison.
-_TRAINED = ("checkpoint-*", MODEL, RESULT)
 
 
 @contextmanager
@@ -102,7 +99,7 @@ def check_claim(folder: Path, recipe: Recipe, name: str = RECIPE) -> None:
         except ValueError as error:
             raise FolderError(f"{stamp} cannot be read: {error}") from error
         changed = [line for line in lines if not line.startswith(_NOT_OF_TRAINING)]
-        if changed and is_trained(folder):
+        if changed and _is_trained(folder):
             raise FolderError(
                 f"{folder} holds a run of another recipe:\n  " + "\n  ".join(changed) + "\n"
                 "Use the recipe it was started with, another output folder, or remove this one."
@@ -114,38 +111,33 @@ def check_claim(folder: Path, recipe: Recipe, name: str = RECIPE) -> None:
         )
 
 
-def check_inputs(folder: Path, **digests: str) -> None:
-    """Notes the SHA-256 of what a run is trained on, or finds out what has changed since.
-
-    Args:
-        folder: of a run, or of a comparison.
-        digests: of `data`, and of `pretrained` if it starts from other weights.
+def check_inputs(folder: Path, *digests: str) -> None:
+    """Notes the hashes of what is trained on, the data and weights to start from, or checks them.
 
     Raises:
-        FolderError: one has changed.
+        FolderError: one of them has changed since the run, or the comparison, was started.
     """
-    before = read_inputs(folder) if is_trained(folder) else {}
-    for name, digest in digests.items():
-        if before.get(name, digest) != digest:
-            what = "data" if name == "data" else "weights of model.pretrained"
+    before = read_inputs(folder) if _is_trained(folder) else []
+    what = "data", "weights of model.pretrained"
+    for name, old, new in zip(what, before, digests, strict=False):
+        if old != new:
             raise FolderError(
-                f"the {what} have changed since the run in {folder} was started: use another "
+                f"the {name} have changed since the run in {folder} was started: use another "
                 f"output folder"
             )
-    known = {**before, **digests}  # weights may be gone since
-    write_text(folder / INPUTS, "".join(f"{digest}  {name}\n" for name, digest in known.items()))
+    known = [*digests, *before[len(digests) :]]  # weights may be gone since
+    write_text(folder / INPUTS, "\n".join(known))
 
 
-def read_inputs(folder: Path) -> dict[str, str]:
-    """Returns the digests of what a run is trained on; empty if it was never started."""
+def read_inputs(folder: Path) -> list[str]:
+    """Returns the hashes of what a run is trained on; none if it was never started."""
     stamp = folder / INPUTS
-    lines = stamp.read_text(encoding="utf-8").splitlines() if stamp.is_file() else []
-    return {name: digest for digest, _, name in (line.partition("  ") for line in lines)}
+    return stamp.read_text(encoding="utf-8").splitlines() if stamp.is_file() else []
 
 
-def is_trained(folder: Path) -> bool:
+def _is_trained(folder: Path) -> bool:
     """Whether a run, or one of a comparison, has been trained in a folder."""
-    return any(any(folder.rglob(name)) for name in _TRAINED)
+    return any(any(folder.rglob(name)) for name in ("checkpoint-*", MODEL, RESULT))
 
 
 def read_recipe(
@@ -157,21 +149,16 @@ def read_recipe(
 
 
 def read_result(folder: Path, recipe: Recipe | None = None) -> RunResult | None:
-    """Returns the result of a finished run, with a recipe also on all of its further test sets.
+    """Returns the result of a run; None if it is not finished.
 
-    Returns:
-        None if the run is not finished.
+    With a recipe it is finished only if it has been evaluated on all further test sets of that.
     """
-    path = folder / RESULT
+    if not (folder / RESULT).is_file():
+        return None
+    with readable(folder / RESULT):
+        result = RunResult.model_validate_json((folder / RESULT).read_bytes())
     tests = recipe.data.tests if recipe is not None and recipe.evaluation.test else {}
-    try:
-        result = RunResult.model_validate_json(path.read_bytes()) if path.is_file() else None
-        return result if result is not None and tests.keys() <= result.tests.keys() else None
-    except ValidationError as error:
-        raise FolderError(
-            f"{path} cannot be read ({error.errors()[0]['msg']}): delete it and start the run "
-            f"again, which is then evaluated again"
-        ) from error
+    return result if tests.keys() <= result.tests.keys() else None
 
 
 def read_model(folder: Path) -> Any:
@@ -183,20 +170,21 @@ def read_model(folder: Path) -> Any:
     if not (folder / MODEL).is_dir():
         raise FolderError(f"{folder} is not a finished run: it has no {MODEL}")
     kind = task_class(read_recipe(folder).task).model_class
-    try:
-        model = kind.from_pretrained(folder / MODEL)
-    except (SafetensorError, OSError, ValueError) as error:
-        raise FolderError(
-            f"{folder / MODEL} cannot be read ({error}): delete it and {RESULT} from {folder}, and "
-            f"start the run again, which writes the model anew from its checkpoints"
-        ) from error
+    with readable(folder / MODEL):
+        model: Any = kind.from_pretrained(folder / MODEL)
     return model.to("cuda" if torch.cuda.is_available() else "cpu").eval()
 
 
-def remove_models(folder: Path) -> None:
-    """Removes the model and the checkpoints of a finished run, of which the figures are left."""
-    for used in (folder / MODEL, *folder.glob("checkpoint-*")):
-        remove(used)
+@contextmanager
+def readable(path: Path) -> Iterator[None]:
+    """Raises `FolderError` if what a finished run has at a path cannot be read here."""
+    try:
+        yield
+    except (SafetensorError, OSError, ValueError) as error:
+        raise FolderError(
+            f"{path} cannot be read ({' '.join(str(error).split())}): delete it and "
+            f"{path.parent / RESULT}, and start the run again, which makes them anew"
+        ) from error
 
 
 def distinct_names(folders: Sequence[Path]) -> list[str]:

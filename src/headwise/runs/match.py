@@ -5,7 +5,6 @@ https://arxiv.org/abs/2103.00336, compare systems at one size in this way.
 """
 
 from collections.abc import Callable
-from functools import cache
 
 TOLERANCE = 0.005  # largest relative difference in the number of parameters
 
@@ -26,14 +25,6 @@ def match_parameters(
     Raises:
         ValueError: no width gives this number.
     """
-
-    @cache
-    def counted(width: int, inner: int) -> int | None:
-        try:
-            return count(width, inner)
-        except ValueError:
-            return None  # a system needs other widths
-
     start = count(embed_dim, ffn_dim)
     if abs(start / target - 1) <= TOLERANCE / 5:
         return embed_dim, ffn_dim
@@ -43,18 +34,17 @@ def match_parameters(
     first, last = max(1, int(low // num_heads) - 4), int(high // num_heads) + 4
     found = []
     for width in range(num_heads * first, num_heads * last + 1, num_heads):
-        small, large = counted(width, ffn_dim), counted(width, 2 * ffn_dim)
-        if small is None or large is None:
-            continue
-        for step in (num_heads << power for power in range(4)):
+        try:
+            small, large = count(width, ffn_dim), count(width, 2 * ffn_dim)
             inner = ffn_dim
             if large > small:  # else the plan sets the width of every feed-forward
                 wanted = ffn_dim + ffn_dim * (target - small) / (large - small)
-                inner = max(1, round(wanted / step)) * step
-            if abs((counted(width, inner) or 0) / target - 1) <= TOLERANCE:
+                inner = max(1, round(wanted / num_heads)) * num_heads
+            if abs(count(width, inner) / target - 1) <= TOLERANCE:
                 ratio = (inner / ffn_dim) / (width / embed_dim)
                 found.append((max(ratio, 1 / ratio), width, inner))
-                break
+        except ValueError:
+            continue  # a system needs other widths
     if not found:
         raise ValueError(
             f"no width near {embed_dim} gives {target:,} parameters within {TOLERANCE:.1%}: the "

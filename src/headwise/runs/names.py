@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-RECIPE, INPUTS, RESULT, MODEL = "recipe.yaml", "inputs.sha256", "result.json", "model"
+RECIPE, INPUTS, RESULT, MODEL = "recipe.yaml", "inputs.txt", "result.json", "model"
 COMPARISON = "comparison.json"  # of the folder of a comparison
 ENCODER, TRIES = "encoder", "tries"
 CONFIG = "config.json"  # of a model of transformers
@@ -17,17 +17,7 @@ class FolderError(ValueError):
 
 
 def check_run(folder: Path, changes: Sequence[str] = (), keys: Sequence[str] = READ_AGAIN) -> None:
-    """Finds out whether a folder holds a run, and whether its recipe may be changed so.
-
-    Args:
-        folder: of the run.
-        changes: arguments of `--set`.
-        keys: the first parts of keys that may change.
-
-    Raises:
-        FolderError: there is no run in the folder, or there are several.
-        ValueError: a change is of another key.
-    """
+    """Raises `ValueError` unless a folder holds a run, and `--set` changes these keys alone."""
     if not (folder / RECIPE).is_file():
         inside = sorted(path.parent.name for path in folder.glob(f"*/{RECIPE}"))
         raise FolderError(
@@ -49,8 +39,7 @@ def is_plain(folder: Path) -> bool:
     """Whether a command's argument is a model of transformers, or a name on the hub, and no run."""
     if not folder.exists():
         # A name on the hub is NAME or OWNER/NAME; where the owner is a folder, one is meant.
-        parent = folder.parent
-        if len(folder.parts) <= 2 and (parent == Path() or not parent.exists()):
+        if len(folder.parts) <= 2 and (folder.parent == Path() or not folder.parent.exists()):
             return True
         raise FolderError(
             f"there is no folder {folder}, expected that of a run of headwise or of a model of "

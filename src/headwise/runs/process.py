@@ -24,7 +24,7 @@ def command(folder: Path, nproc: int = 1, modules: Sequence[str] = ()) -> list[s
     """Returns the command that trains the run of a folder, from wherever it got to."""
     torchrun = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={nproc}"]
     imports = [part for module in modules for part in ("--import", module)]
-    train = ["-m", "headwise", "train", str(folder), *imports]
+    train = ["-m", "headwise", "train", str(folder.resolve()), *imports]
     return [sys.executable, *(torchrun if nproc > 1 else []), *train]
 
 
@@ -57,12 +57,10 @@ class RunProcess:
         lines = [f"{why}: {said[-1].strip()}", f"{self._log} ends:", *said] if said else [why]
         return "\n  ".join(lines)
 
-    def stop(self, *, at_once: bool = False) -> None:
-        """Has the run stop: with a checkpoint, or at once; does not wait for its end."""
+    def stop(self) -> None:
+        """Has the run write a checkpoint and stop; does not wait for its end."""
         assert self._process.stdin is not None
         self._process.stdin.close()
-        if at_once and self._process.poll() is None:
-            os.killpg(self._process.pid, signal.SIGKILL)
 
 
 def on_this_machine(

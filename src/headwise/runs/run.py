@@ -1,12 +1,9 @@
 """One run: it trains and evaluates what the recipe of its folder says, or goes on where it was."""
 
-from collections.abc import Callable
 from contextlib import nullcontext
-from itertools import islice
 from pathlib import Path
 from typing import cast
 
-import torch
 from accelerate import Accelerator
 from accelerate.utils import gather_object
 from rich.console import Console
@@ -23,19 +20,11 @@ from headwise.models.inspect import place, systems
 from headwise.models.modeling import HeadwiseModel
 from headwise.recipes.pretrained import digest_weights
 from headwise.recipes.recipe import Recipe, task_class
-from headwise.runs.card import write_card
-from headwise.runs.evaluate import (
-    TEST,
-    as_evaluated,
-    evaluate,
-    evaluate_tests,
-    without_rows,
-    write_outcome,
-)
+from headwise.runs.evaluate import TEST, as_evaluated, with_scores
 from headwise.runs.folder import check_inputs, locked, read_model, read_recipe, read_result
 from headwise.runs.names import ENCODER, MODEL, RESULT, FolderError
 from headwise.tasks.task import Task
-from headwise.training.batches import Batch, Batches
+from headwise.training.batches import Batches
 from headwise.training.checkpoints import write_model
 from headwise.training.loss import mean_loss
 from headwise.training.part import count_trained, freeze_all_but
@@ -67,15 +56,15 @@ def train_run(folder: Path, console: Console, *, task: Task | None = None) -> Ru
     console.quiet = console.quiet or not is_main
     with locked(folder) if is_main else nullcontext():
         with accelerator.local_main_process_first():  # others find what it has encoded
-            task = task or prepare(folder, recipe, console)
-        trained_on = {"data": task.digest()}
+            task = task or _read_data(folder, recipe, console)
+        trained_on = [task.digest()]
         start = recipe.pretrained_folder()
         if start is not None and start.is_dir():  # a finished run does without
-            trained_on["pretrained"] = digest_weights(start)
+            trained_on.append(digest_weights(start))
         if gather_object([trained_on]) != [trained_on] * accelerator.num_processes:
             raise FolderError(f"the processes that share {folder} have different data")
         if is_main:
-            check_inputs(folder, **trained_on)
+            check_inputs(folder, *trained_on)
         known = read_result(folder)
         try:
             if known is None:
@@ -85,17 +74,15 @@ def train_run(folder: Path, console: Console, *, task: Task | None = None) -> Ru
             accelerator.end_training()  # of loggers, and of what processes do together
         if not is_main:
             return None
-        result = known or _evaluated(folder, recipe, task, progress, console)
+        result = known or _result(folder, recipe, task, progress)
         if recipe.evaluation.test:
-            result = evaluate_tests(folder, recipe, task, result, console)
+            result = with_scores(result, folder, recipe, task, console, is_new=known is None)
         if result != known:
             write_text(folder / RESULT, result.model_dump_json(indent=1))
-        if result.scores and (folder / MODEL).is_dir():
-            write_card(folder, task, recipe, result)
         return result
 
 
-def prepare(folder: Path, recipe: Recipe, console: Console) -> Task:
+def _read_data(folder: Path, recipe: Recipe, console: Console) -> Task:
     """Reads the data of a recipe, and says what they are.
 
     They are encoded as by the model that the folder has, or as by the encoder that its comparison
@@ -108,38 +95,17 @@ def prepare(folder: Path, recipe: Recipe, console: Console) -> Task:
     return task
 
 
-def build_model(recipe: Recipe, task: Task) -> HeadwiseModel:
-    """Returns the model of a recipe: initialised from its seed, or the one that it starts from."""
-    set_seed(recipe.training.seed)
-    model = task.build_model(recipe)
-    freeze_all_but(model, recipe.training.train)
-    return model
-
-
 def batches(
-    task: Task,
-    part: str,
-    settings: TrainingSettings,
-    *,
-    seed: int | None = None,
-    rank: int = 0,
-    world: int = 1,
+    task: Task, part: str, settings: TrainingSettings, *, seed: int | None = None, **share: int
 ) -> Batches | StreamBatches:
-    """Returns the batches of one process of a part of the data; in a fixed order without a seed."""
+    """Returns the batches of a part of the data, in a fixed order without a seed.
+
+    Of several processes each has the share of its `rank` of `world`.
+    """
     items, collate, budget = task.parts[part], task.collate, settings.batch_tokens
     if isinstance(items, Stream):
-        share = {"seed": seed or 0, "rank": rank, "world": world}
-        return StreamBatches(items, collate, budget, **share)
-    workers = settings.loader_workers
-    return Batches(items, collate, budget, seed=seed, rank=rank, world=world, workers=workers)
-
-
-def some_batches(task: Task, settings: TrainingSettings, device: torch.device) -> list[Batch]:
-    """Returns three batches of the training data on a device, on which steps are timed."""
-    return [
-        {name: tensor.to(device) for name, tensor in batch.items()}
-        for batch in islice(batches(task, "train", settings, seed=0), 3)
-    ]
+        return StreamBatches(items, collate, budget, seed=seed or 0, **share)
+    return Batches(items, collate, budget, seed=seed, workers=settings.loader_workers, **share)
 
 
 def _train(
@@ -151,10 +117,14 @@ def _train(
     train = batches(task, "train", settings, seed=settings.seed, **share)
     validation = cast(Batches, batches(task, "validation", settings, **share))  # never a stream
     batches(task, TEST, settings)  # too long for batch_tokens: found before training
-    model = build_model(recipe, task)
+    set_seed(settings.seed)
+    model = task.build_model(recipe)
+    freeze_all_but(model, settings.train)
     kind = type(model)  # another one when processes divide it
     with as_evaluated(model, recipe.evaluation, console, recipe.system):
         pass  # an ablation that does not fit the model: found before training
+    follows = settings.snapshots and _units(model)
+    look = look_at(task, settings.batch_tokens) if follows else lambda model: {}
     progress = Trainer(
         model,
         train,
@@ -162,7 +132,7 @@ def _train(
         settings,
         folder,
         accelerator,
-        measure=_measure(task, model, settings),
+        measure=lambda model: task.monitor(model) | look(model),
         label=folder.resolve().name,
         console=console,
     ).fit()
@@ -172,24 +142,12 @@ def _train(
     return progress
 
 
-def _measure(
-    task: Task, model: HeadwiseModel, settings: TrainingSettings
-) -> Callable[[HeadwiseModel], dict[str, float]]:
-    """Returns what measures a model at validations: its task, and what its systems decide."""
-    if not (settings.snapshots and _units(model)):
-        return task.monitor
-    look = look_at(task, settings.batch_tokens)
-    return lambda model: task.monitor(model) | look(model)
-
-
-def _evaluated(
-    folder: Path, recipe: Recipe, task: Task, progress: Progress, console: Console
-) -> RunResult:
-    """Evaluates the final model of a run, and returns its result."""
+def _result(folder: Path, recipe: Recipe, task: Task, progress: Progress) -> RunResult:
+    """Returns what is known of a trained run but its scores."""
     model, settings, lengths = read_model(folder), recipe.training, task.cost_lengths(recipe)
     freeze_all_but(model, settings.train)
     validation = cast(Batches, batches(task, "validation", settings))
-    result = RunResult(
+    return RunResult(
         system=recipe.system or "model",
         seed=settings.seed,
         parameters=count_parameters(model),
@@ -204,11 +162,6 @@ def _evaluated(
         units=_units(model),
         scores=[],
     )
-    if recipe.evaluation.test:
-        outcome = evaluate(model, task, TEST, recipe.evaluation, console, folder.resolve().name)
-        write_outcome(outcome, folder, task)
-        result = result.model_copy(update={"scores": without_rows(outcome.scores)})
-    return result
 
 
 def _units(model: HeadwiseModel) -> dict[str, str]:

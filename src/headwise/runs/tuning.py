@@ -7,10 +7,10 @@ Machine Learning Benchmarks*, https://arxiv.org/abs/2103.03098, whose ideal tune
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from hashlib import sha256
 from itertools import product
-from typing import Any, NamedTuple
+from typing import Any
 
 from headwise.analysis.results import RunResult, Tries, Try
 from headwise.messages import shown
@@ -22,42 +22,16 @@ from headwise.yaml import read_yaml
 TUNING_SEED = 1_000_000
 _EXAMPLE = "training.learning_rate=1e-3,3e-3"
 _BUDGET = (("training", "max_steps"), ("training", "epochs"), ("training", "seed"))
+Grid = dict[tuple[str, ...], list[Any]]  # the keys of a path to the values that every system tries
 
 
-class Grid(NamedTuple):
-    """The values that every system tries."""
+def parse_grid(options: Sequence[str]) -> Grid:
+    """Returns what `--tune` asks for.
 
-    values: dict[tuple[str, ...], list[Any]]  # the keys of a path to its values
-    steps: int | None = None  # how many steps a try takes; None for as many as a run
-
-    def combinations(self) -> list[list[Change]]:
-        """Returns all combinations of values, each as changes of a recipe."""
-        chosen = product(*self.values.values())
-        return [list(zip(self.values, values, strict=True)) for values in chosen]
-
-    def of_try(self, combination: Sequence[Change]) -> list[Change]:
-        """Returns the changes that make the recipe of a try."""
-        steps = [] if self.steps is None else [(("training", "max_steps"), self.steps)]
-        own = [(("training", "seed"), TUNING_SEED), (("evaluation", "test"), False)]
-        return [*combination, *steps, *own]
-
-    def name(self, combination: Sequence[Change]) -> str:
-        """Returns what the folder of a try is called: `training.learning_rate=0.003`."""
-        wanted = in_words(combination) + ("" if self.steps is None else f", steps={self.steps}")
-        wanted = wanted.replace(", ", ",")
-        name = re.sub(r"[^\w.,=+-]+", "-", wanted)[:120]
-        return name if name == wanted else f"{name}-{sha256(wanted.encode()).hexdigest()[:8]}"
-
-
-def parse_grid(options: Sequence[str], steps: int | None = None) -> Grid | None:
-    """Returns what `--tune` and `--tune-steps` ask for; None without any.
-
-    >>> parse_grid(["training.adam_betas=[0.9, 0.98],[0.9, 0.999]"]).values
+    >>> parse_grid(["training.adam_betas=[0.9, 0.98],[0.9, 0.999]"])
     {('training', 'adam_betas'): [[0.9, 0.98], [0.9, 0.999]]}
     """
-    if not options and steps is not None:
-        raise ValueError(f"--tune-steps is {steps}, but nothing is tuned: give --tune {_EXAMPLE}")
-    values: dict[tuple[str, ...], list[Any]] = {}
+    grid: Grid = {}
     for option in options:
         key, equals, text = option.partition("=")
         path = split_path(key)
@@ -66,13 +40,13 @@ def parse_grid(options: Sequence[str], steps: int | None = None) -> Grid | None:
                 f"--tune is {shown(option)}, expected a key of `model` or `training` with values, "
                 f"such as {_EXAMPLE}; data, seeds and steps are the same for all systems"
             )
-        if any(path[: len(other)] == other[: len(path)] for other in values):
+        if any(path[: len(other)] == other[: len(path)] for other in grid):
             raise ValueError(f"--tune gives {key} twice, expected all its values in one --tune")
-        given = read_yaml(f"[{text}]")
-        if len({repr(value) for value in given}) < max(2, len(given)):
+        values = read_yaml(f"[{text}]")
+        if len({repr(value) for value in values}) < max(2, len(values)):
             raise ValueError(f"--tune is {shown(option)}, expected different values: {_EXAMPLE}")
-        values[path] = given
-    return Grid(values, steps) if options else None
+        grid[path] = values
+    return grid
 
 
 def check_grid(
@@ -87,29 +61,41 @@ def check_grid(
     """Finds values that no recipe can have, and what of the user's wishes tuning would undo."""
     if TUNING_SEED in seeds:
         raise ValueError(f"--seeds has {TUNING_SEED}, expected others: the tries of --tune have it")
-    for path in grid.values:
-        key, sets = ".".join(path), [name for name in systems if file.is_set(path, name)]
-        if file.is_set(path) or (match and path[0] == "model"):
-            other = "--set" if file.is_set(path) else "--match"
-            raise ValueError(f"{other} and --tune both give {key} a value: leave out one of them")
-        if sets:
+    for path in grid:
+        others = [f"system {name}" for name in systems if file.is_set(path, name)]
+        others += ["--set"] if file.is_set(path) else []
+        others += ["--match"] if match and path[0] == "model" else []
+        if others:
             raise ValueError(
-                f"--tune names {key}, but the recipe sets it for {', '.join(sets)}, expected a "
-                f"key that all systems share"
+                f"--tune names {'.'.join(path)}, to which {', '.join(others)} gives a value too: "
+                f"expected a key that all systems share"
             )
-    rises = file.recipe.training.warmup(grid.steps or 0)
-    if grid.steps is not None and rises >= grid.steps:
-        raise ValueError(
-            f"--tune-steps is {grid.steps}, expected more than the {rises} steps of "
-            f"training.warmup_steps"
-        )
-    for system, dataset, each in product(systems, datasets, grid.combinations()):
-        file.system(system, dataset, grid.of_try(each))  # which says what is wrong
+    for system, dataset, each in product(systems, datasets, combinations(grid)):
+        file.system(system, dataset, of_try(each))  # which says what is wrong
 
 
-def choose(
-    system: str, combinations: Sequence[Sequence[Change]], results: Sequence[RunResult]
-) -> Tries:
+def combinations(grid: Grid) -> list[list[Change]]:
+    """Returns all combinations of values, each as changes of a recipe; none without values."""
+    return [list(zip(grid, each, strict=True)) for each in product(*grid.values())] if grid else []
+
+
+def of_try(combination: Sequence[Change]) -> list[Change]:
+    """Returns the changes that make the recipe of a try."""
+    return [
+        *combination,
+        (("training", "seed"), TUNING_SEED),
+        (("evaluation", "test"), False),
+    ]
+
+
+def name_of(combination: Sequence[Change]) -> str:
+    """Returns what the folder of a try is called: `training.learning_rate=0.003`."""
+    wanted = in_words(combination).replace(", ", ",")
+    name = re.sub(r"[^\w.,=+-]+", "-", wanted)[:120]
+    return name if name == wanted else f"{name}-{sha256(wanted.encode()).hexdigest()[:8]}"
+
+
+def choose(system: str, grid: Grid, results: Iterable[RunResult]) -> Tries:
     """Returns what the tries of a system, one of each combination, found, and the best of them.
 
     Raises:
@@ -120,7 +106,7 @@ def choose(
             values={".".join(path): value for path, value in combination},
             **result.model_dump(include={"validation_loss", "steps", "seconds"}),
         )
-        for combination, result in zip(combinations, results, strict=True)
+        for combination, result in zip(combinations(grid), results, strict=True)
     ]
     sound = [number for number, each in enumerate(tries) if not each.diverged]
     if not sound:
@@ -129,20 +115,15 @@ def choose(
             f"rates; finished tries are not trained again"
         )
     best = min(sound, key=lambda number: tries[number].validation_loss)
-    return Tries(seed=TUNING_SEED, tries=tries, chosen=best, notes=at_the_edge(tries, best))
-
-
-def at_the_edge(tries: Sequence[Try], number: int) -> list[str]:
-    """Returns a sentence for each number of a try that is the largest or the smallest of all."""
     notes = []
-    for key, value in tries[number].values.items():
-        values = [each.values[key] for each in tries]
+    for path, values in grid.items():
+        key, value = ".".join(path), tries[best].values[".".join(path)]
         if all(type(each) in (int, float) for each in values):
             if value == max(values):
                 notes.append(f"{key}={value} is the largest value tried; the best may be larger.")
             elif value == min(values) != 0:
                 notes.append(f"{key}={value} is the smallest value tried; the best may be smaller.")
-    return notes
+    return Tries(seed=TUNING_SEED, tries=tries, chosen=best, notes=notes)
 
 
 def in_words(combination: Sequence[Change]) -> str:
