@@ -56,7 +56,9 @@ class Ablation:
         value = options.get(option or "", 0)
         self.seed = int(value) if option == "seed" else 0
         most = getattr(system, "top_k", None) or system.num_units  # no more than it chooses itself
-        self.top_k = _number(value, option, 1, most) if option == "top_k" else 0
+        self.top_k = int(name in ("largest", "without-largest"))
+        if option == "top_k":
+            self.top_k = _number(value, option, 1, most)
         self.units: tuple[int, ...] = ()
         if name.startswith(("without-", "only-")) and name != "without-largest":
             units = system.num_heads if option == "head" else system.num_units
@@ -87,12 +89,10 @@ class Ablation:
         if self.name == "random":
             drawn = random_simplex(weights.size(-1), generator=self._generator()).to(weights)
             return drawn * total
-        if self.name in ("largest", "without-largest"):
-            best = torch.zeros_like(weights).scatter(-1, weights.argmax(-1, keepdim=True), 1.0)
-            kept = kept * (best if self.name == "largest" else 1 - best)
-        elif self.name == "top-k":
+        if self.top_k:
             largest = weights.topk(min(self.top_k, weights.size(-1))).indices
-            kept = kept * torch.zeros_like(weights).scatter(-1, largest, 1.0)
+            best = torch.zeros_like(weights).scatter(-1, largest, 1.0)
+            kept = kept * (1 - best if self.name == "without-largest" else best)
         else:
             kept = kept * self.kept(weights.size(-1), weights.device)
         left = weights * kept
@@ -109,13 +109,11 @@ class Ablation:
             weights = random_simplex(len(drawn), generator=self._generator()).to(logits)
             barred = torch.full_like(logits[..., :1], _BARRED).expand_as(logits)
             return barred.index_copy(-1, drawn, weights.log().expand(*logits.shape[:-1], -1)), top_k
-        if self.name == "largest":
-            return logits, 1
-        if self.name == "top-k":
-            return logits, min(self.top_k, top_k)
         if self.name == "without-largest":
             best = logits.argmax(-1, keepdim=True)
             return logits.scatter(-1, best, _BARRED), min(top_k, units - 1)
+        if self.top_k:
+            return logits, min(self.top_k, top_k)
         if self.units and self.name not in HEADS:
             kept = self.kept(units, logits.device) > 0
             return logits.masked_fill(~kept, _BARRED), min(top_k, int(kept.sum()))

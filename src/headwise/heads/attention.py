@@ -79,9 +79,8 @@ class Read(NamedTuple):
 class Attention(System):
     """The three steps that all attentions share: project, attend, combine.
 
-    A subclass makes the parameters, and changes the steps that its paper changes. As they stand,
-    `project` is dense, with `q_proj`, `k_proj` and `v_proj`, and `attend` is scaled dot-product
-    attention; `combine` is each subclass's own.
+    A subclass changes the steps that its paper changes. As they stand, `project` is dense, with
+    `q_proj`, `k_proj` and `v_proj`, and `attend` is scaled dot-product attention.
 
     Args:
         embed_dim, num_heads, head_dim, num_key_value_heads, kdim, vdim, dropout, bias, qk_norm,
