@@ -61,8 +61,8 @@ def evaluate(
     silence_libraries()
     console, ablations = Console(stderr=as_json), [parse_ablations(ablate or []), {}]
     opened = [Opened(folder, part, console, changes or []) for folder in folders]
-    for other in opened[1:]:
-        check_same_items(opened[0], other)
+    if against is not None:
+        check_same_items(*opened)
     pairs = zip(opened, ablations, strict=False)
     outcomes = [each.evaluate(console, asked) for each, asked in pairs]
     difference = compare(*outcomes) if against is not None else None
