@@ -75,7 +75,11 @@ def train(
         missing = [seed for seed in seeds if seed not in known]
         if not missing:
             continue
-        options = [f"--systems={system}", f"--seeds={','.join(map(str, missing))}", f"--jobs={jobs}"]
+        options = [
+            f"--systems={system}",
+            f"--seeds={','.join(map(str, missing))}",
+            f"--jobs={jobs}",
+        ]
         if tune:
             options += [f"--tune={values}" for values in catalogue.tune.get(experiment, ())]
         options += [f"--datasets={dataset}"] if dataset else []

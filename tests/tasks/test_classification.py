@@ -62,6 +62,15 @@ def test_classes_are_those_of_all_training_data_in_order(tmp_path):
     assert task.build_model(task.recipe).config.id2label == {0: "9", 1: "10", 2: "b"}
 
 
+@pytest.mark.parametrize("wrong", ["inf", "nan", "1,5", "high", "-100"])
+def test_a_label_that_is_no_number_names_file_text_and_label(wrong, tmp_path):
+    rows = [(text, str(number)) for number, (text, _) in enumerate(LABELLED)]
+    rows[7] = ("the one that is wrong", wrong)
+    data = {"files": {"train": table(tmp_path, rows)}, "regression": True}
+    with pytest.raises(DataError, match=f"rows.tsv: .*the one that is wrong.* '{wrong}', expected"):
+        prepared(tmp_path, data)
+
+
 @pytest.mark.parametrize(
     ("data", "message"),
     [

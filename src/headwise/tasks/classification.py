@@ -182,7 +182,8 @@ class Classification(Task):
             if math.isfinite(number) and number != IGNORED_LABEL:
                 return number
             remedy = f"expected a number other than {IGNORED_LABEL}, since data.regression is true"
-        raise DataError(f"the text {shown(text)} has the label {label!r}, {remedy}")
+        where = self.recipe.data.called
+        raise DataError(f"{where}: the text {shown(text)} has the label {label!r}, {remedy}")
 
     def items(self, rows: Any, part: str) -> Items:
         """Counts every example as `max_length`, so that a batch has examples of all lengths.

@@ -28,7 +28,7 @@ from headwise.data.stream import Shards
 from headwise.data.tokenizers import TokenizerSettings, read_tokenizer, vocab_size
 from headwise.models.for_tasks import MaskedLM
 from headwise.ops.labels import IGNORED_LABEL
-from headwise.recipes.recipe import Recipe
+from headwise.recipes.recipe import Evaluation, Recipe
 from headwise.settings import LARGEST_SEED, FrozenSettings
 from headwise.tasks.language import RunningText, RunningTextData
 from headwise.tasks.scores import Outcome, Score
@@ -68,6 +68,14 @@ class MaskingSettings(FrozenSettings):
         return self
 
 
+class MaskedEvaluation(Evaluation):
+    """Settings of the evaluation."""
+
+    draws: int = Field(1, ge=1)
+    """How many times the masks of each test sequence are drawn; with more draws the scores of a
+    small test part vary less."""
+
+
 class MaskedRecipe(Recipe):
     """The recipe of a masked language model."""
 
@@ -77,6 +85,8 @@ class MaskedRecipe(Recipe):
     """The vocabulary."""
     masking: MaskingSettings = Field(default_factory=MaskingSettings)
     """Which tokens are hidden, and how."""
+    evaluation: MaskedEvaluation = Field(default_factory=MaskedEvaluation)
+    """How the test part is scored."""
 
 
 # --- the task -----------------------------------------------------------------------------------
@@ -165,19 +175,23 @@ class MaskedLanguageModelling(RunningText):
         As in the papers, these are all chosen tokens, whether they are masked, replaced or left.
         """
         items = self.stored(part)
+        drawn = Items(items.rows, items.lengths, items.draw, items.seed, fresh=True)
 
         def score(indices: list[int]) -> np.ndarray:
             """Returns nats, number of labels and of right guesses, `(sequences, 3)`."""
-            batch = self.collate(items.__getitems__(indices))
-            batch = {name: x.to(model.device) for name, x in batch.items()}
-            hidden = batch["labels"] != IGNORED_LABEL
-            with torch.no_grad():
-                logits = model(**batch).logits  # (hidden tokens, vocabulary)
-            log_p = logits.double().log_softmax(-1)
-            labels, sums = batch["labels"][hidden].unsqueeze(1), np.zeros((len(indices), 3))
-            right = log_p.argmax(-1, keepdim=True) == labels
-            found = torch.cat([-log_p.gather(1, labels), torch.ones_like(right), right], 1)
-            np.add.at(sums, hidden.nonzero()[:, 0].cpu().numpy(), found.cpu().numpy())
+            sums = np.zeros((len(indices), 3))
+            for draw in range(evaluation.draws):
+                drawn.set_epoch(draw)
+                batch = self.collate(drawn.__getitems__(indices))
+                batch = {name: x.to(model.device) for name, x in batch.items()}
+                hidden = batch["labels"] != IGNORED_LABEL
+                with torch.no_grad():
+                    logits = model(**batch).logits  # (hidden tokens, vocabulary)
+                log_p = logits.double().log_softmax(-1)
+                labels = batch["labels"][hidden].unsqueeze(1)
+                right = log_p.argmax(-1, keepdim=True) == labels
+                found = torch.cat([-log_p.gather(1, labels), torch.ones_like(right), right], 1)
+                np.add.at(sums, hidden.nonzero()[:, 0].cpu().numpy(), found.cpu().numpy())
             return sums
 
         batches, figures = self.batches(part, _BATCH_TOKENS), np.empty((len(items), 3))
