@@ -17,7 +17,8 @@ from support.run_folders import (
 )
 from support.small_world import EVALUATE_EVERY, STEPS, tokens_of, watched
 
-from headwise.runs.tuning import combinations, name_of, parse_grid
+from headwise.analysis.results import RunResult
+from headwise.runs.tuning import choose, combinations, name_of, parse_grid
 
 KEY = "training.learning_rate"
 RATES = [0.001, 0.02, 1e30]  # with the last of which no loss is a number
@@ -62,6 +63,16 @@ def test_the_lowest_validation_loss_is_chosen_and_trained(tuned):
         trained = recipe_of(tuned.folder / f"{system}-seed1")["training"]
         assert trained["learning_rate"] == best.values[KEY]
         assert (trained["max_steps"], trained["seed"]) == (STEPS, 1)
+
+
+@pytest.mark.parametrize(
+    "losses", [[math.nan, 0.5, 0.4], [0.5, math.inf, 0.4], [0.5, 0.4, math.nan]]
+)
+def test_a_try_that_diverges_is_never_chosen_wherever_it_comes(losses):
+    results = [
+        RunResult.model_construct(validation_loss=loss, steps=1, seconds=1.0) for loss in losses
+    ]
+    assert losses[choose("any", parse_grid([f"{KEY}=1,2,3"]), results).chosen] == 0.4
 
 
 def test_of_tries_the_figures_are_kept_and_no_weights(tuned):
