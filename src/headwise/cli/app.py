@@ -25,7 +25,7 @@ app = typer.Typer(
     help="Train, compare and use systems that papers propose for the heads of multi-head "
     "attention, in place of concatenating them.",
     epilog="A recipe is a YAML file, or the name of a recipe that `headwise recipes` lists.",
-    rich_markup_mode="markdown",
+    rich_markup_mode="rich",  # rich.markdown would double the time of `headwise --help`
     pretty_exceptions_show_locals=False,
 )
 imported: list[str] = []  # by `--import`: what the processes of a command are to import too
@@ -46,7 +46,9 @@ def command(panel: str, example: str) -> Callable[[Callable[..., None]], Callabl
             with clear_errors(GOES_ON if panel == "Train" else ""):
                 function(**given)
 
-        app.command(rich_help_panel=panel, epilog=f"Example: {example}")(run)
+        paragraphs = (function.__doc__ or "").split("\n\n")  # each is wrapped by the terminal
+        text = "\n\n".join(" ".join(each.split()) for each in paragraphs)
+        app.command(help=text, rich_help_panel=panel, epilog=f"Example: {example}")(run)
         return run
 
     return register

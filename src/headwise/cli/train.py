@@ -21,7 +21,6 @@ from headwise.cli.app import (
     print_json,
     print_next,
 )
-from headwise.settings import LARGEST_SEED
 from headwise.training.watching import say, silence_libraries
 
 if TYPE_CHECKING:
@@ -66,6 +65,7 @@ def compare(
     is written whenever a run has ended. A run that fails leaves the others alone.
     """
     from headwise.recipes.document import check_names
+    from headwise.settings import LARGEST_SEED
 
     names = parse_names("--systems", systems)
     data = parse_names("--datasets", datasets)
