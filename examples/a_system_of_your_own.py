@@ -33,7 +33,7 @@ FOLDER = Path("runs/shared-budget")  # what it holds is not trained again
 # %% [markdown]
 # ## The system
 # `combine` gets what each head has read, and returns the output with what has been decided.
-# `decide` lets an ablation change that.
+# `ablate_weights` lets an ablation change that.
 
 
 # %%
@@ -41,25 +41,27 @@ class SharedBudget(hw.MultiHeadAttention):
     """yₜ = Σᵢ sᵢ(t) oᵢ(t) Wᵢ, s(t) = H · softmax(xₜ G)."""
 
     routing_parameters = ("budget",)
-    edits = hw.systems.edits_of("head")
+    supported_ablations = hw.systems.ablations_of("head")
 
     def __init__(self, embed_dim: int, num_heads: int, **options) -> None:
         super().__init__(embed_dim, num_heads, **options)
         self.budget = nn.Linear(embed_dim, num_heads, bias=False)
-        self.start_neutral()
+        self.init_neutral()
 
-    def start_neutral(self) -> None:
+    def init_neutral(self) -> None:
         nn.init.zeros_(self.budget.weight)
 
     def reset_parameters(self) -> None:
         super().reset_parameters()
-        self.start_neutral()
+        self.init_neutral()
 
-    def combine(self, heads: Tensor, inputs, choice) -> tuple[Tensor, hw.Routing]:
+    def combine(self, heads: Tensor, inputs, state) -> tuple[Tensor, hw.Routing]:
         # heads: (batch, heads, queries, head_dim)
-        shares = self.decide(self.budget(inputs.query).softmax(-1))  # (batch, queries, heads)
+        shares = self.ablate_weights(
+            self.budget(inputs.query).softmax(-1)
+        )  # (batch, queries, heads)
         scaled = heads * self.num_heads * shares.transpose(1, 2).unsqueeze(-1)
-        output, _ = super().combine(scaled, inputs, choice)
+        output, _ = super().combine(scaled, inputs, state)
         return output, hw.Routing(shares)
 
 

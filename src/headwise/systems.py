@@ -7,9 +7,17 @@
 `headwise.testing` checks what you have made.
 """
 
-from headwise.heads.ablation import edits_of
-from headwise.heads.attention import Attention, Inputs
-from headwise.heads.rules import Moment, Rule, RuleSettings
+from headwise.heads.ablation import ablations_of
+from headwise.heads.attention import Attention, AttentionInputs
+from headwise.heads.rules import Rule, RuleSettings, TrainingProgress
 from headwise.heads.system import System
 
-__all__ = ["Attention", "Inputs", "Moment", "Rule", "RuleSettings", "System", "edits_of"]
+__all__ = [
+    "Attention",
+    "AttentionInputs",
+    "TrainingProgress",
+    "Rule",
+    "RuleSettings",
+    "System",
+    "ablations_of",
+]

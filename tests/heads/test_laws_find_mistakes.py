@@ -15,8 +15,8 @@ from headwise.testing import CHECKS, check_system
 class Mistaken(hw.MultiHeadAttention):
     """Standard attention, whose output subclasses spoil."""
 
-    def combine(self, heads: Tensor, inputs: Any, choice: Any) -> Any:
-        joined, _ = super().combine(heads, inputs, choice)
+    def combine(self, heads: Tensor, inputs: Any, state: Any) -> Any:
+        joined, _ = super().combine(heads, inputs, state)
         changed = self.spoil(joined, heads, inputs)
         return changed if isinstance(changed, tuple) else (changed, None)
 
@@ -106,12 +106,12 @@ class Aside(Mistaken):
 class Weighing(WithScale):
     """Weighs heads by what it has learned, as it decides."""
 
-    edits = ("uniform",)
+    supported_ablations = ("uniform",)
     start = staticmethod(torch.randn)
     set_by = staticmethod(lambda x: nn.init.normal_(x))
 
     def decided(self, weights: Tensor) -> Tensor:
-        return self.decide(weights)
+        return self.ablate_weights(weights)
 
     def spoil(self, joined: Tensor, heads: Tensor, inputs: Any) -> Any:
         weights = self.scale[:4].softmax(-1)
@@ -129,7 +129,7 @@ def in_training_too(self: Any, weights: Tensor) -> Tensor:
 
 
 def at_random(self: Any, weights: Tensor) -> Tensor:
-    return self.decide(weights) * (torch.rand(()) if self.ablations else 1)
+    return self.ablate_weights(weights) * (torch.rand(()) if self.ablations else 1)
 
 
 def nan_of_short(self: Any, joined: Tensor, heads: Tensor, inputs: Any) -> Any:
@@ -169,7 +169,11 @@ SYSTEMS: list[tuple[str, type, set[str]]] = [
     ("weights", Sharpened, {"need_weights"}),
     ("resetting", with_scale(set_by=lambda self, x: None), {"scale"}),
     ("resetting", with_scale(set_by=lambda self, x: x.data.fill_(1.0)), {"scale", "torch.nn.init"}),
-    ("ablations", weighing(lambda self, weights: weights), {"leave uniform out of edits"}),
+    (
+        "ablations",
+        weighing(lambda self, weights: weights),
+        {"leave uniform out of supported_ablations"},
+    ),
     ("ablations", weighing(in_training_too), {"uniform", "training"}),
     ("ablations", weighing(at_random), {"draws random numbers"}),
 ]

@@ -19,7 +19,7 @@ from torch.distributed.fsdp import fully_shard
 
 import headwise as hw
 from headwise.heads.rules import UntrainedRuleWarning
-from headwise.ops.replicas import whole
+from headwise.ops.replicas import full_tensor
 
 RATE = 0.7
 STEPS = {"period": 1, "unit": "steps"}
@@ -384,7 +384,7 @@ def test_a_step_of_mae_without_what_comes_before_it_is_an_error():
     optimizer.step()
     with pytest.raises(RuntimeError, match=r"without what mae needs.*rules\.before_step"):
         optimizer.step()
-    assert rules.moment.step == 1
+    assert rules.progress.step == 1
 
 
 @pytest.mark.parametrize("left_out", ["nothing", "weighted.alpha"])
@@ -452,7 +452,7 @@ def test_a_step_that_a_scaler_skips_is_none():
         scaler.step(optimizer)
         scaler.update()
         optimizer.zero_grad()
-        assert rules.moment.step == steps
+        assert rules.progress.step == steps
         assert all(weight.grad is None for weight in model.mae.gate.parameters())
         changed = {name for name in moved(before, values(model)) if "gate.norm" not in name}
         assert bool(changed) == (scale == 1.0)
@@ -531,10 +531,10 @@ def shared(how=None):
         x = x.chunk(number)[rank]
         rules.before_step(list)
         (trained(x).output - x).square().mean().backward()
-        norms.append(whole(nn.utils.clip_grad_norm_(model.parameters(), 0.05)).item())
+        norms.append(full_tensor(nn.utils.clip_grad_norm_(model.parameters(), 0.05)).item())
         optimizer.step()
         optimizer.zero_grad()
-    return norms, {name: whole(p.detach()).tolist() for name, p in model.named_parameters()}
+    return norms, {name: full_tensor(p.detach()).tolist() for name, p in model.named_parameters()}
 
 
 @pytest.mark.parametrize("how", ["DistributedDataParallel", "fully_shard"])

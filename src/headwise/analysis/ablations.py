@@ -42,7 +42,7 @@ _ASKED = re.compile(r"([^=,]+)=([^=,]+)(?:,([^=,]+)=(.+))?")  # SYSTEM=NAME[,OPT
 
 
 class _Ablation(NamedTuple):
-    ablation: str  # one of the `edits` of a system
+    ablation: str  # one of the `supported_ablations` of a system
     unit: str  # what it removes, or else weighs
     options: dict[str, int]
     systems: dict[str, System]  # those that it changes, by their paths
@@ -205,7 +205,7 @@ def removable(system: System) -> list[str]:
     Of what it has only one, nothing can be removed: nothing would be left.
     """
     parts = dict.fromkeys((system.unit, "head"))
-    edits = [part for part in parts if f"without-{part}" in system.edits]
+    edits = [part for part in parts if f"without-{part}" in system.supported_ablations]
     return [part for part in edits if count_of(system, part) > 1]
 
 
@@ -220,7 +220,9 @@ def _ablations(model: nn.Module, level: Level) -> list[_Ablation]:
     kinds: dict[Any, dict[str, Any]] = {}
     for path, system in systems(model).items():
         if system.num_units > 1:
-            kinds.setdefault((type(system), system.unit, system.edits), {})[path] = system
+            kinds.setdefault((type(system), system.unit, system.supported_ablations), {})[path] = (
+                system
+            )
     of_all: list[_Ablation] = []
     for (_, unit, edits), alike in kinds.items():
         # Fewer units than a system has in force anyway.

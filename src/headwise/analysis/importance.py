@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from scipy.stats import t
 from torch import Tensor, nn
 
-from headwise.heads.attention import Attention, Read
+from headwise.heads.attention import Attention, AttentionCall
 from headwise.models.inspect import ablated, attentions, evaluating, observe, systems
 from headwise.ops.checks import one_of
 from headwise.ops.labels import IGNORED_LABEL
@@ -199,7 +199,7 @@ def _by_gradient(
     """`(items, heads)` of each attention."""
     if any("quantized.dynamic" in type(module).__module__ for module in model.modules()):
         raise ValueError("by is 'gradient', which passes no quantised layer: expected 'removal'")
-    reads: list[tuple[str, Read]] = []
+    reads: list[tuple[str, AttentionCall]] = []
     noted = observe(model, lambda path, read: reads.append((path, read)))
     with ExitStack() as unfrozen, noted, torch.enable_grad():
         for p in model.parameters():  # frozen ones would leave heads without a graph
@@ -217,7 +217,7 @@ def _by_gradient(
     return {path: values.abs()[counted] for path, values in found.items()}
 
 
-def _of_heads(read: Read, products: Tensor) -> Tensor:
+def _of_heads(read: AttentionCall, products: Tensor) -> Tensor:
     """Sums over positions, each of which may have chosen its own heads, to `(items, heads)`."""
     routing = read.routing
     if routing is None or routing.indices is None or read.attention.unit == "head":
@@ -238,7 +238,7 @@ def _by_removal(
     """`(items, heads)` of each attention."""
     whole = systems(model)
     for path, attention in places.items():
-        if path not in whole or "without-head" not in attention.edits:
+        if path not in whole or "without-head" not in attention.supported_ablations:
             raise ValueError(
                 f"by is 'removal', but single heads of {path}, {type(attention).__name__}, cannot "
                 f"be removed: expected 'gradient'"

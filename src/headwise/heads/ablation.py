@@ -42,7 +42,7 @@ class Ablation:
 
     Args:
         system: the system, or one of its kind.
-        name: one of the system's `edits`.
+        name: one of the system's `supported_ablations`.
         options: the one option of the edit: `UNIT=3` or `UNIT=[0, 1]` for `without-UNIT` and
             `only-UNIT`, `top_k` for `top-k`, and `seed` for `random` (0 if not given).
 
@@ -51,7 +51,7 @@ class Ablation:
     """
 
     def __init__(self, system: Any, name: str, **options: Any) -> None:
-        check_edit(type(system).__name__, system.edits, name, options)
+        check_ablation(type(system).__name__, system.supported_ablations, name, options)
         self.name, option = name, option_of(name)
         value = options.get(option or "", 0)
         self.seed = int(value) if option == "seed" else 0
@@ -129,7 +129,9 @@ class Ablation:
         return torch.Generator("cpu").manual_seed(crc32(self.draw.encode()))
 
 
-def check_edit(system: str, edits: Sequence[str], name: str, options: Mapping[str, Any]) -> None:
+def check_ablation(
+    system: str, edits: Sequence[str], name: str, options: Mapping[str, Any]
+) -> None:
     """Raises `ValueError` unless a system with these edits has one with such an option."""
     if name not in edits:
         raise ValueError(
@@ -187,10 +189,10 @@ def meaning_of(name: str) -> str:
     return f"One {unit} is left out; the others have its weight."
 
 
-def edits_of(unit: str, *, heads: bool = True) -> tuple[str, ...]:
+def ablations_of(unit: str, *, heads: bool = True) -> tuple[str, ...]:
     """The edits of a system that weighs such units, `HEADS` among them or not.
 
-    >>> edits_of("mechanism", heads=False)[-2:]
+    >>> ablations_of("mechanism", heads=False)[-2:]
     ('without-mechanism', 'only-mechanism')
     """
     own = (f"without-{unit}", f"only-{unit}")

@@ -19,7 +19,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from headwise.heads.ablation import HEADS
-from headwise.heads.attention import Attention, Inputs
+from headwise.heads.attention import Attention, AttentionInputs
 from headwise.heads.system import Routing
 from headwise.ops.checks import in_range, one_of
 from headwise.ops.layers import is_traced, once_more
@@ -65,7 +65,7 @@ class AgreementAttention(Attention):
             paper), or the `"heads"` of a capsule.
         activation: of EM routing, `"sigmoid"` (the paper); `"standardised"`, with a β for each
             capsule; or `"none"`. The last two are in the authors' public code, at two commits.
-        num_capsules: N, which divides `embed_dim`; `embed_dim` if not given, the paper's choice.
+        num_capsules: N, which divides `embed_dim`; `embed_dim` if not given, the paper's state.
         iterations: of the routing.
         inverse_temperature: of EM routing, the limit of λ over the iterations. With at most a
             quarter as many capsules as `embed_dim`, take a smaller one than 100, or
@@ -90,7 +90,7 @@ class AgreementAttention(Attention):
     # The capsules take the place of W^O; the votes and what follows is what routing adds.
     routing_parameters = ("vote_weight", "beta_a", "beta_u")
     output_parameters = ("capsule_weight", "capsule_bias")
-    edits: ClassVar[tuple[str, ...]] = ("uniform", *HEADS)
+    supported_ablations: ClassVar[tuple[str, ...]] = ("uniform", *HEADS)
     presets: ClassVar[dict[str, dict[str, Any]]] = {
         "paper": {"inverse_temperature": 0.01},
         "authors": {"inputs": "all", "normalize": "heads", "activation": "none"},
@@ -191,7 +191,7 @@ class AgreementAttention(Attention):
         """All that heads have read: the votes of heads that are left out do not count below."""
         return heads
 
-    def combine(self, heads: Tensor, inputs: Inputs, choice: Any) -> tuple[Tensor, Routing]:
+    def combine(self, heads: Tensor, inputs: AttentionInputs, state: Any) -> tuple[Tensor, Routing]:
         rows = heads.transpose(0, 1).flatten(1, 2)  # (heads, batch * queries, head_dim)
         if self.capsule_norm is not None:
             rows = self.capsule_norm(rows.transpose(0, 1).flatten(1)).unsqueeze(0)

@@ -28,7 +28,7 @@ PROJECTIONS = ("q_proj", "k_proj", "v_proj")
 _HIDES = -1000.0
 
 
-class Inputs(NamedTuple):
+class AttentionInputs(NamedTuple):
     """What one call was given, as the three steps see it; the query in place of what was not.
 
     Attributes:
@@ -50,7 +50,7 @@ class Inputs(NamedTuple):
     rotary: Rotary | None = None
 
 
-class Read(NamedTuple):
+class AttentionCall(NamedTuple):
     """One call of an attention, for its observers: tensors are the call's own, with their graph.
 
     Attributes:
@@ -63,7 +63,7 @@ class Read(NamedTuple):
     """
 
     attention: "Attention"
-    inputs: Inputs
+    inputs: AttentionInputs
     q: Tensor
     k: Tensor
     v: Tensor
@@ -88,11 +88,11 @@ class Attention(System):
         dense: whether to make `q_proj`, `k_proj` and `v_proj`.
 
     Attributes:
-        observers: who is called with the `Read` of each call.
+        observers: who is called with the `AttentionCall` of each call.
     """
 
-    edits: ClassVar[tuple[str, ...]] = HEADS
-    observers: tuple[Callable[[Read], None], ...] = ()
+    supported_ablations: ClassVar[tuple[str, ...]] = HEADS
+    observers: tuple[Callable[[AttentionCall], None], ...] = ()
     # What PyTorch's own layers read of their attention, in evaluation.
     batch_first: ClassVar[bool] = True
     in_proj_bias: ClassVar[None] = None
@@ -216,37 +216,41 @@ class Attention(System):
             # The queries are the last of the keys; [-0:] would be all of them.
             query_padding_mask = key_padding_mask[:, key_padding_mask.size(1) - query.size(1) :]
         padding = None if query_padding_mask is None else hides(query_padding_mask)
-        inputs = Inputs(query, key, value, padding, is_causal, attn_mask, cache, is_self, rotary)
-        q, k, v, choice = self.project(inputs)
+        inputs = AttentionInputs(
+            query, key, value, padding, is_causal, attn_mask, cache, is_self, rotary
+        )
+        q, k, v, state = self.project(inputs)
         # PyTorch's kernel has a fast path for a plain causal mask.
         plain = is_causal and offset == 0 and key_padding_mask is None and attn_mask is None
         shape = (q.size(1), q.size(2), k.size(2))
         given = (key_padding_mask, attn_mask, is_causal and not plain)
         mask = merge_masks(*given, *shape, offset=offset, device=q.device)
         heads = self.ablated(self.attend(q, k, v, mask, plain))
-        output, routing = self.combine(heads, inputs, choice)
+        output, routing = self.combine(heads, inputs, state)
         routing = None if routing is None else routing._replace(padding=padding)
         weights = None
         if need_weights or self.observers:
             mask = causal_mask(*shape[1:], device=q.device) if plain else mask
         for observer in () if is_repeated() else self.observers:
-            observer(Read(self, inputs, q, k, v, mask, heads, routing))
+            observer(AttentionCall(self, inputs, q, k, v, mask, heads, routing))
         if need_weights:
             weights = self.attention_weights(q, k, mask)
             weights = weights.mean(1) if average_attn_weights else weights
         return AttentionOutput(output, weights, routing)
 
-    def project(self, inputs: Inputs) -> tuple[Tensor, Tensor, Tensor, Any]:
+    def project(self, inputs: AttentionInputs) -> tuple[Tensor, Tensor, Tensor, Any]:
         """Queries, keys and values, `(batch, heads, time, head_dim)`, and what `combine` needs."""
-        q = self.placed(self.by_head(self.q_proj(inputs.query)), self.q_norm, inputs.rotary)
+        q = self.norm_and_rotate(
+            self.by_head(self.q_proj(inputs.query)), self.q_norm, inputs.rotary
+        )
         return q, *self.keys_and_values(inputs), None
 
-    def keys_and_values(self, inputs: Inputs) -> tuple[Tensor, Tensor]:
+    def keys_and_values(self, inputs: AttentionInputs) -> tuple[Tensor, Tensor]:
         """Those of this call and of the calls before it, which the cache holds."""
         cache = inputs.cache
         if cache is not None and cache.static and cache.keys is not None:
             return cache.keys, cache.values  # type: ignore[return-value]
-        k = self.placed(self.by_head(self.k_proj(inputs.key)), self.k_norm, inputs.rotary)
+        k = self.norm_and_rotate(self.by_head(self.k_proj(inputs.key)), self.k_norm, inputs.rotary)
         v = self.by_head(self.v_proj(inputs.value))
         return (k, v) if cache is None else cache.extend(k, v)
 
@@ -290,7 +294,9 @@ class Attention(System):
             heads = ablation.heads(heads)
         return heads
 
-    def combine(self, heads: Tensor, inputs: Inputs, choice: Any) -> tuple[Tensor, Routing | None]:
+    def combine(
+        self, heads: Tensor, inputs: AttentionInputs, state: Any
+    ) -> tuple[Tensor, Routing | None]:
         """The output from what the heads read.
 
         Args:
@@ -298,7 +304,7 @@ class Attention(System):
             inputs: what the call was given, for decisions that depend on the input; those of a
                 position may only depend on positions up to it where the queries are causal, and
                 on none that `inputs.query_padding` marks.
-            choice: what `project` decided; None unless a subclass says otherwise.
+            state: what `project` decided; None unless a subclass says otherwise.
 
         Returns:
             The output, `(batch, queries, embed_dim)`, and what was decided, or None.
@@ -309,7 +315,7 @@ class Attention(System):
         """`(batch, time, heads * head_dim)` to `(batch, heads, time, head_dim)`."""
         return x.unflatten(-1, (-1, self.head_dim)).transpose(1, 2)
 
-    def placed(self, x: Tensor, norm: Any, rotary: Rotary | None) -> Tensor:
+    def norm_and_rotate(self, x: Tensor, norm: Any, rotary: Rotary | None) -> Tensor:
         """Queries or keys, `(batch, heads, time, head_dim)`, normed and turned as is due."""
         x = x if norm is None else norm(x)
         return x if rotary is None else rotary(x)
@@ -363,8 +369,8 @@ class MultiHeadAttention(Attention):
     """
 
     output_parameters = ("out_proj",)
-    # Whether another module's heads have read already; see `over_heads`.
-    heads_are_given: bool = False
+    # Whether another module's heads have read already; see `as_head_gate`.
+    is_head_gate: bool = False
 
     def __init__(
         self,
@@ -380,13 +386,15 @@ class MultiHeadAttention(Attention):
 
     def reset_parameters(self) -> None:
         super().reset_parameters()
-        if not self.heads_are_given:
+        if not self.is_head_gate:
             draw_linear(self.out_proj)
 
-    def combine(self, heads: Tensor, inputs: Inputs, choice: Any) -> tuple[Tensor, Routing | None]:
-        return self.join(heads), None
+    def combine(
+        self, heads: Tensor, inputs: AttentionInputs, state: Any
+    ) -> tuple[Tensor, Routing | None]:
+        return self.scale_and_project(heads), None
 
-    def join(self, heads: Tensor, scales: Tensor | None = None) -> Tensor:
+    def scale_and_project(self, heads: Tensor, scales: Tensor | None = None) -> Tensor:
         """Σᵢ aᵢ oᵢ Wᵢ, with scales a, `(batch, 1 or queries, heads, 1 or head_dim)`; 1 if None."""
         joined = heads.transpose(1, 2)  # (batch, queries, heads, head_dim)
         joined = joined if scales is None else joined * scales.to(heads.dtype)
@@ -432,17 +440,17 @@ class MultiHeadAttention(Attention):
                 "batch. Build its module with batch_first=True, and load the old state dict"
             )
         made = cls(**{**standard_sizes(theirs), "dropout": theirs.dropout, **options})
-        made.start_from(theirs, neutral=neutral)
+        made.init_from(theirs, neutral=neutral)
         return made
 
-    def start_from(self, attention: nn.Module, *, neutral: bool = True) -> None:
+    def init_from(self, attention: nn.Module, *, neutral: bool = True) -> None:
         """Starts from the weights of a standard attention of the same sizes: `from_attention`."""
         if neutral:
-            self.start_neutral()
-        self.take_weights(attention)
+            self.init_neutral()
+        self.copy_projections(attention)
 
     @torch.no_grad()
-    def take_weights(self, attention: nn.Module) -> None:
+    def copy_projections(self, attention: nn.Module) -> None:
         """Copies the four projections of a standard attention of the same sizes, and with them
         its device, dtype, mode of training and `requires_grad`; the rest stays as it is."""
         weights = dict(attention.state_dict(keep_vars=True))
@@ -462,16 +470,16 @@ class MultiHeadAttention(Attention):
             parameter.requires_grad_(weight.requires_grad)
         self.train(attention.training)
 
-    def start_neutral(self) -> None:
+    def init_neutral(self) -> None:
         """Gives the parameters that standard attention lacks the values that change nothing."""
         if type(self) is not MultiHeadAttention:
             raise ValueError(
                 f"{type(self).__name__} cannot start from a standard attention with its output "
-                f"unchanged: give neutral=False, or override start_neutral()"
+                f"unchanged: give neutral=False, or override init_neutral()"
             )
 
     @classmethod
-    def over_heads(cls, embed_dim: int, num_heads: int, head_dim: int, **options: Any) -> Self:
+    def as_head_gate(cls, embed_dim: int, num_heads: int, head_dim: int, **options: Any) -> Self:
         """The system over heads that another module computes, without projections.
 
         It is called with what these heads have read as `value`, `(batch, queries, num_heads *
@@ -486,7 +494,7 @@ class MultiHeadAttention(Attention):
             ValueError: the system changes how heads read.
 
         Example:
-            >>> nothing = MultiHeadAttention.over_heads(embed_dim=16, num_heads=2, head_dim=3)
+            >>> nothing = MultiHeadAttention.as_head_gate(embed_dim=16, num_heads=2, head_dim=3)
             >>> x, read = torch.randn(2, 5, 16), torch.randn(2, 5, 6)
             >>> bool((nothing(x, value=read).output == read).all()), len(list(nothing.parameters()))
             (True, 0)
@@ -497,15 +505,15 @@ class MultiHeadAttention(Attention):
                 f"another module, which have read already; choose a system that combines heads"
             )
         made = cls(embed_dim, num_heads, head_dim=head_dim, **options)
-        made.heads_are_given = True
+        made.is_head_gate = True
         made.vdim = num_heads * head_dim
         for name in PROJECTIONS:
             made.register_module(name, None)
         made.register_module("out_proj", nn.Identity())
         return made
 
-    def project(self, inputs: Inputs) -> tuple[Tensor, Tensor, Tensor, Any]:
-        if not self.heads_are_given:
+    def project(self, inputs: AttentionInputs) -> tuple[Tensor, Tensor, Tensor, Any]:
+        if not self.is_head_gate:
             return super().project(inputs)
         read = self.by_head(inputs.value)
         return read, read, read, None
@@ -513,7 +521,7 @@ class MultiHeadAttention(Attention):
     def attend(
         self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, is_causal: bool
     ) -> Tensor:
-        return v if self.heads_are_given else super().attend(q, k, v, mask, is_causal)
+        return v if self.is_head_gate else super().attend(q, k, v, mask, is_causal)
 
     def sees_other_positions(self, is_causal: bool) -> bool:
         """Whether what becomes of the heads at a position depends on other positions too.
@@ -523,7 +531,7 @@ class MultiHeadAttention(Attention):
         return type(self) is not MultiHeadAttention
 
     def static_scales(self) -> Tensor | None:
-        """The scales a of `join`, `(heads, 1 or head_dim)`, if no input changes them; else None.
+        """The scales a of `scale_and_project`, `(heads, 1 or head_dim)`, if no input changes them; else None.
 
         Static scales can be multiplied into the output projection: `headwise.fold_gates`.
         """

@@ -5,8 +5,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from headwise.heads.ablation import edits_of
-from headwise.heads.attention import Inputs, MultiHeadAttention
+from headwise.heads.ablation import ablations_of
+from headwise.heads.attention import AttentionInputs, MultiHeadAttention
 from headwise.heads.system import Routing
 
 
@@ -41,7 +41,7 @@ class DifferentialAttention(MultiHeadAttention):
     """
 
     routing_parameters = ("lambda_proj",)
-    edits = edits_of("head")
+    supported_ablations = ablations_of("head")
 
     def __init__(self, embed_dim: int, num_heads: int, **options: Any) -> None:
         super().__init__(embed_dim, num_heads, **options)
@@ -60,8 +60,8 @@ class DifferentialAttention(MultiHeadAttention):
             nn.init.zeros_(self.second_q_proj.bias)
         nn.init.xavier_uniform_(self.lambda_proj.weight)
 
-    def start_from(self, attention: nn.Module, *, neutral: bool = True) -> None:
-        self.take_weights(attention)
+    def init_from(self, attention: nn.Module, *, neutral: bool = True) -> None:
+        self.copy_projections(attention)
         if neutral:
             # Both queries are the same, and λ is 0: twice the output projection makes up for what
             # is read, halved as σ(0) = 1/2, and exactly so in binary numbers.
@@ -70,15 +70,15 @@ class DifferentialAttention(MultiHeadAttention):
             with torch.no_grad():
                 self.out_proj.weight.mul_(2)
 
-    def project(self, inputs: Inputs) -> tuple[Tensor, Tensor, Tensor, Any]:
+    def project(self, inputs: AttentionInputs) -> tuple[Tensor, Tensor, Tensor, Any]:
         """As queries it gives both of a head and its share, which `attend` takes apart."""
         first, k, v, _ = super().project(inputs)
         second = self.by_head(self.second_q_proj(inputs.query))
-        second = self.placed(second, self.q_norm, inputs.rotary)
+        second = self.norm_and_rotate(second, self.q_norm, inputs.rotary)
         logits = self.lambda_proj(inputs.query)  # (batch, queries, heads)
         # Float32 at least: bf16 has no numbers between 1 and 1 - 1/256.
         shares = torch.sigmoid(logits.to(torch.promote_types(logits.dtype, torch.float32)))
-        shares = self.decide(shares)
+        shares = self.ablate_weights(shares)
         parts = (first, second, shares.transpose(1, 2).unsqueeze(-1))
         return torch.cat([part.to(first.dtype) for part in parts], dim=-1), k, v, shares
 
@@ -99,5 +99,7 @@ class DifferentialAttention(MultiHeadAttention):
         weights = super().attention_weights(first, k, mask)
         return weights - share * super().attention_weights(second, k, mask)
 
-    def combine(self, heads: Tensor, inputs: Inputs, choice: Tensor) -> tuple[Tensor, Routing]:
-        return self.join(heads), Routing(choice)
+    def combine(
+        self, heads: Tensor, inputs: AttentionInputs, state: Tensor
+    ) -> tuple[Tensor, Routing]:
+        return self.scale_and_project(heads), Routing(state)

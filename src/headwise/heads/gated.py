@@ -5,8 +5,8 @@ from typing import Any, Literal, Self
 import torch
 from torch import Tensor, nn
 
-from headwise.heads.ablation import edits_of
-from headwise.heads.attention import Inputs, MultiHeadAttention
+from headwise.heads.ablation import ablations_of
+from headwise.heads.attention import AttentionInputs, MultiHeadAttention
 from headwise.heads.system import Routing
 from headwise.ops.checks import one_of
 
@@ -28,7 +28,7 @@ class GatedAttention(MultiHeadAttention):
             `headwise.fold_gates` can put into the output projection.
         gate_start: `"random"` draws V by Glorot's rule. With `"neutral"` V starts at zero and gates
             are 2σ(x Vᵢ), which is 1 there: the layer is standard attention until it is trained.
-            `over_heads` starts so unless it is told otherwise. Static gates start at 1 if neutral,
+            `as_head_gate` starts so unless it is told otherwise. Static gates start at 1 if neutral,
             and else at σ(0) = 1/2.
         embed_dim, num_heads, options: as in `MultiHeadAttention`, which has the same options.
 
@@ -48,7 +48,7 @@ class GatedAttention(MultiHeadAttention):
     """
 
     routing_parameters = ("gate_proj", "gate_logits")
-    edits = edits_of("head")
+    supported_ablations = ablations_of("head")
 
     def __init__(
         self,
@@ -71,9 +71,9 @@ class GatedAttention(MultiHeadAttention):
         self._reset_gates(zero=self.neutral_start)
 
     @classmethod
-    def over_heads(cls, embed_dim: int, num_heads: int, head_dim: int, **options: Any) -> Self:
+    def as_head_gate(cls, embed_dim: int, num_heads: int, head_dim: int, **options: Any) -> Self:
         options = {"gate_start": "neutral", **options}
-        return super().over_heads(embed_dim, num_heads, head_dim, **options)
+        return super().as_head_gate(embed_dim, num_heads, head_dim, **options)
 
     def reset_parameters(self) -> None:
         super().reset_parameters()
@@ -85,28 +85,28 @@ class GatedAttention(MultiHeadAttention):
                 is_map = parameter.dim() == 2 and not zero
                 (nn.init.xavier_uniform_ if is_map else nn.init.zeros_)(parameter)
 
-    def start_neutral(self) -> None:
+    def init_neutral(self) -> None:
         if not self.neutral_start:
             raise ValueError(
                 "gate_start is 'random', expected 'neutral', by which gates start at 1"
             )
         self._reset_gates(zero=True)
 
-    def start_from(self, attention: nn.Module, *, neutral: bool = True) -> None:
-        self.take_weights(attention)
+    def init_from(self, attention: nn.Module, *, neutral: bool = True) -> None:
+        self.copy_projections(attention)
         if neutral:
             self._reset_gates(zero=True)
             if not self.neutral_start:  # σ(0) = 1/2, which twice the output projection makes up for
                 with torch.no_grad():
                     self.out_proj.weight.mul_(2)
 
-    def combine(self, heads: Tensor, inputs: Inputs, choice: Any) -> tuple[Tensor, Routing]:
+    def combine(self, heads: Tensor, inputs: AttentionInputs, state: Any) -> tuple[Tensor, Routing]:
         gates = self._gates(inputs.query)  # (batch, queries, heads, head_dim or 1)
         means = gates.mean(-1)
-        decided = self.decide(means)
+        decided = self.ablate_weights(means)
         if decided is not means:  # an ablation: the elements of a head keep their proportions
             gates = gates * (decided / means).unsqueeze(-1)
-        return self.join(heads, gates), Routing(decided)
+        return self.scale_and_project(heads, gates), Routing(decided)
 
     def _gates(self, query: Tensor) -> Tensor:
         is_static, sizes = hasattr(self, "gate_logits"), query.shape[:2]

@@ -17,10 +17,10 @@ import torch.nn.functional as F
 from pydantic import Field
 from torch import Tensor, nn
 
-from headwise.heads.ablation import edits_of
-from headwise.heads.attention import Inputs, MultiHeadAttention, hides
+from headwise.heads.ablation import ablations_of
+from headwise.heads.attention import AttentionInputs, MultiHeadAttention, hides
 from headwise.heads.cache import AttentionCache
-from headwise.heads.rules import Moment, Rule, RuleSettings, UntrainedRuleWarning
+from headwise.heads.rules import TrainingProgress, Rule, RuleSettings, UntrainedRuleWarning
 from headwise.heads.system import Routing, is_repeated
 from headwise.ops.checks import in_range, one_of
 from headwise.ops.replicas import is_sharded, mean_over_replicas
@@ -85,16 +85,18 @@ class BlockCoordinateDescent(Rule):
         """The gates, where the step's own gradients move them: a GradScaler then unscales these."""
         return [] if self._may_alternate() else [gate for gate in self.gates if gate.requires_grad]
 
-    def learning_rate(self, moment: Moment) -> float:
+    def learning_rate(self, progress: TrainingProgress) -> float:
         return self.settings.learning_rate
 
     def without_optimizer(self) -> list[nn.Parameter]:
         return self.gates if self._may_alternate() else []
 
-    def before_step(self, moment: Moment, losses: Callable[[], Iterable[Tensor]]) -> None:
+    def before_step(
+        self, progress: TrainingProgress, losses: Callable[[], Iterable[Tensor]]
+    ) -> None:
         """The G step, if one is due and any gate learns."""
-        by_epochs = self.settings.unit == "epochs" and moment.epoch is not None
-        counted: Any = moment.epoch if by_epochs else moment.step
+        by_epochs = self.settings.unit == "epochs" and progress.epoch is not None
+        counted: Any = progress.epoch if by_epochs else progress.step
         learning = [gate for gate in self.gates if gate.requires_grad]
         if not self.alternates or not learning or counted % self.settings.period:
             return
@@ -121,7 +123,7 @@ class BlockCoordinateDescent(Rule):
             if gradient is not None:
                 gate.grad = gradient if gate.grad is None else gate.grad + gradient
 
-    def before_update(self, moment: Moment) -> None:
+    def before_update(self, progress: TrainingProgress) -> None:
         if not self.alternates:
             self.update_gates()
 
@@ -170,7 +172,7 @@ class View(NamedTuple):
     each: bool  # each query has a gate of its own
 
 
-def look(inputs: Inputs, causal: bool, each: bool, window: int | None) -> View:
+def look(inputs: AttentionInputs, causal: bool, each: bool, window: int | None) -> View:
     """The mean of the queries' inputs without padding: of all, or of what `each` query may see.
 
     That is what an attention mask shows to some head, and nothing later where it is `causal`.
@@ -372,7 +374,7 @@ class MixtureOfAttentiveExperts(MultiHeadAttention):
     routing_parameters = ("gate",)
     rule = BlockCoordinateDescent
     unit = "expert"
-    edits = edits_of("expert")
+    supported_ablations = ablations_of("expert")
 
     step: Step = "joint"
     left_out: Tensor
@@ -426,22 +428,22 @@ class MixtureOfAttentiveExperts(MultiHeadAttention):
         if self.gate is not None:
             self.gate.reset_parameters()
 
-    def start_neutral(self) -> None:
+    def init_neutral(self) -> None:
         """The gate's output layer starts at zero: each head is scaled by 1, but in F steps."""
         if self.gate is not None:
             self.gate.reset_parameters("zero")
 
-    def combine(self, heads: Tensor, inputs: Inputs, choice: Any) -> tuple[Tensor, Routing]:
+    def combine(self, heads: Tensor, inputs: AttentionInputs, state: Any) -> tuple[Tensor, Routing]:
         draws = self.training and self.step != "joint"
         gates, each = self._gates(inputs, fixed=draws)  # (batch, 1 or queries, experts)
-        gates = self.decide(gates)
+        gates = self.ablate_weights(gates)
         mixture = draw_expert(gates, self.step == "expert") if draws else gates
         scales = None  # a uniform mixture scales every head by 1
         if draws or self.ablations or self.gate is not None:
             scales = self._head_scales(mixture).unsqueeze(-1)
-        return self.join(heads, scales), Routing(gates if each else gates.squeeze(1))
+        return self.scale_and_project(heads, scales), Routing(gates if each else gates.squeeze(1))
 
-    def _gates(self, inputs: Inputs, fixed: bool) -> tuple[Tensor, bool]:
+    def _gates(self, inputs: AttentionInputs, fixed: bool) -> tuple[Tensor, bool]:
         """Gates, and whether each query has its own."""
         decodes = inputs.cache is not None and not inputs.cache.static
         causal = inputs.is_causal or decodes

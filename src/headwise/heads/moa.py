@@ -14,8 +14,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from headwise.heads.ablation import edits_of
-from headwise.heads.attention import Attention, Inputs, draw_linear, real_positions
+from headwise.heads.ablation import ablations_of
+from headwise.heads.attention import Attention, AttentionInputs, draw_linear, real_positions
 from headwise.heads.system import Routing
 from headwise.ops.checks import in_range, one_of
 from headwise.ops.layers import in_float32, is_traced
@@ -88,7 +88,7 @@ class MixtureOfAttentionHeads(Attention):
         "authors": {"normalize_weights": False, "per_batch": True},
     }
     unit = "expert"
-    edits = edits_of("expert", heads=False)
+    supported_ablations = ablations_of("expert", heads=False)
 
     def __init__(
         self,
@@ -165,14 +165,14 @@ class MixtureOfAttentionHeads(Attention):
             if norm is not None:
                 norm.reset_parameters()
 
-    def project(self, inputs: Inputs) -> tuple[Tensor, Tensor, Tensor, Choice]:
-        choice = self.route(inputs.query)
-        q = choice.products.project(inputs.query.flatten(0, 1), self.expert_query)
+    def project(self, inputs: AttentionInputs) -> tuple[Tensor, Tensor, Tensor, Choice]:
+        state = self.route(inputs.query)
+        q = state.products.project(inputs.query.flatten(0, 1), self.expert_query)
         q = q.unflatten(0, inputs.query.shape[:2])
         q = q.unflatten(-1, (self.num_key_value_heads, self.head_dim))
         # (batch, queries, top_k, key heads, head_dim) to (batch, key heads * top_k, queries, …)
-        q = self.placed(q.permute(0, 3, 2, 1, 4).flatten(1, 2), self.q_norm, inputs.rotary)
-        return q, *self.keys_and_values(inputs), choice
+        q = self.norm_and_rotate(q.permute(0, 3, 2, 1, 4).flatten(1, 2), self.q_norm, inputs.rotary)
+        return q, *self.keys_and_values(inputs), state
 
     def route(self, query: Tensor) -> Choice:
         """The experts of each token, and their weights."""
@@ -180,7 +180,7 @@ class MixtureOfAttentionHeads(Attention):
         if self.router_noise is not None and self.training:
             size = F.softplus(in_float32(self.router_noise, query))
             logits = logits + torch.randn_like(logits) * size
-        logits, chosen = self.choose(logits, self.top_k)
+        logits, chosen = self.ablate_logits(logits, self.top_k)
         scales = logits.softmax(-1)
         if chosen == self.num_experts:
             indices = torch.arange(chosen, device=logits.device).expand_as(logits)
@@ -191,7 +191,7 @@ class MixtureOfAttentionHeads(Attention):
             products = Products(indices.flatten(0, 1), query, self.expert_query)
         if self.normalize_weights:
             scales = scales / scales.sum(-1, keepdim=True).detach()
-        scales = self.decide(scales, chosen=True)
+        scales = self.ablate_weights(scales, chosen=True)
         if chosen < self.top_k:  # as many heads as always, since masks may be made for each
             scales = F.pad(scales, (0, self.top_k - chosen))
         return Choice(indices, scales, chosen, logits, products)
@@ -208,17 +208,19 @@ class MixtureOfAttentionHeads(Attention):
         read = super().attend(folded, k, v, mask, False)
         return read.reshape(q.size(0), q.size(2), q.size(1), v.size(-1)).transpose(1, 2)
 
-    def combine(self, heads: Tensor, inputs: Inputs, choice: Choice) -> tuple[Tensor, Routing]:
+    def combine(
+        self, heads: Tensor, inputs: AttentionInputs, state: Choice
+    ) -> tuple[Tensor, Routing]:
         heads = heads.unflatten(1, (self.num_key_value_heads, -1)).permute(0, 3, 2, 1, 4).flatten(3)
         # Scaling the heads costs head_dim for each expert, scaling their products embed_dim.
-        scaled = heads * choice.scales.unsqueeze(-1).to(heads.dtype)
-        output = choice.products.combine(scaled.flatten(0, 1), self.expert_output)
-        weights = torch.zeros_like(choice.logits).scatter(-1, choice.indices, choice.scales)
-        indices = choice.indices[..., : choice.chosen]
+        scaled = heads * state.scales.unsqueeze(-1).to(heads.dtype)
+        output = state.products.combine(scaled.flatten(0, 1), self.expert_output)
+        weights = torch.zeros_like(state.logits).scatter(-1, state.indices, state.scales)
+        indices = state.indices[..., : state.chosen]
         loss = None
         if inputs.cache is None or torch.is_grad_enabled():  # nothing learns from generation
             how = {"per_sequence": self.balance == "sequence"}
-            balance, z, tokens = router_losses(choice.logits, indices, inputs.query_padding, **how)
+            balance, z, tokens = router_losses(state.logits, indices, inputs.query_padding, **how)
             loss = self.balance_coef * balance + self.z_coef * z
             loss = loss / tokens if self.per_batch else loss
         return output.unflatten(0, inputs.query.shape[:2]), Routing(weights, indices, loss)
@@ -268,7 +270,7 @@ class Products:
         self.indices, self.form, self.dtype = indices, "all", x.dtype
         if not x.is_meta and x.dtype != torch.float64 and torch.is_autocast_enabled(x.device.type):
             self.dtype = torch.get_autocast_dtype(x.device.type)
-        # Compilers and transforms ask for shapes that do not depend on the choice.
+        # Compilers and transforms ask for shapes that do not depend on the state.
         if indices is None or is_traced():
             return
         if x.is_cpu:

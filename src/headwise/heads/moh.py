@@ -9,8 +9,8 @@ from typing import Any, Self
 import torch
 from torch import Tensor, nn
 
-from headwise.heads.ablation import edits_of
-from headwise.heads.attention import Inputs, MultiHeadAttention, real_positions
+from headwise.heads.ablation import ablations_of
+from headwise.heads.attention import AttentionInputs, MultiHeadAttention, real_positions
 from headwise.heads.system import Routing
 from headwise.ops.checks import in_range
 from headwise.ops.layers import in_float32
@@ -64,7 +64,7 @@ class MixtureOfHeads(MultiHeadAttention):
     """
 
     routing_parameters = ("shared_router", "routed_router", "kind_router")
-    edits = edits_of("head")
+    supported_ablations = ablations_of("head")
 
     def __init__(
         self,
@@ -95,11 +95,11 @@ class MixtureOfHeads(MultiHeadAttention):
         return super().from_config(config, site, **{**default_sizes(heads, options), **options})
 
     @classmethod
-    def over_heads(cls, embed_dim: int, num_heads: int, head_dim: int, **options: Any) -> Self:
+    def as_head_gate(cls, embed_dim: int, num_heads: int, head_dim: int, **options: Any) -> Self:
         # All heads are selected if nothing is said, so that each can have a gate of 1 at first.
         sizes = default_sizes(num_heads, options)
         sizes["top_k"] = num_heads - sizes["shared_heads"]
-        return super().over_heads(embed_dim, num_heads, head_dim, **{**sizes, **options})
+        return super().as_head_gate(embed_dim, num_heads, head_dim, **{**sizes, **options})
 
     def reset_parameters(self) -> None:
         super().reset_parameters()
@@ -114,7 +114,7 @@ class MixtureOfHeads(MultiHeadAttention):
         found = (self.shared_router, self.routed_router, self.kind_router)
         return [router for router in found if router is not None]
 
-    def start_neutral(self) -> None:
+    def init_neutral(self) -> None:
         """The routers start at zero, so that the gate of each head is 1, if all are selected."""
         if self.top_k < self.num_heads - self.shared_heads or not self.scaled:
             raise ValueError(
@@ -125,9 +125,9 @@ class MixtureOfHeads(MultiHeadAttention):
         for router in self.routers():
             nn.init.zeros_(router.weight)
 
-    def combine(self, heads: Tensor, inputs: Inputs, choice: Any) -> tuple[Tensor, Routing]:
+    def combine(self, heads: Tensor, inputs: AttentionInputs, state: Any) -> tuple[Tensor, Routing]:
         logits = in_float32(self.routed_router, inputs.query)
-        logits, top_k = self.choose(logits, self.top_k)
+        logits, top_k = self.ablate_logits(logits, self.top_k)
         probability = logits.softmax(-1)
         selected, chosen = probability.topk(top_k, dim=-1)
         if self.scaled:
@@ -138,12 +138,12 @@ class MixtureOfHeads(MultiHeadAttention):
         shared = shared.expand(*chosen.shape[:-1], -1)
         indices = torch.cat([shared, chosen + self.shared_heads], dim=-1)
         in_force = torch.zeros_like(gates, dtype=torch.bool).scatter(-1, indices, True)
-        gates = self.decide(gates, in_force, chosen=True)
+        gates = self.ablate_weights(gates, in_force, chosen=True)
         loss = None
         if inputs.cache is None or torch.is_grad_enabled():  # nothing learns from generation
             loss = self.balance_coef * balance_loss(probability, chosen, inputs.query_padding)
             loss = loss * probability.size(-1) if self.scaled else loss
-        return self.join(heads, gates.unsqueeze(-1)), Routing(gates, indices, loss)
+        return self.scale_and_project(heads, gates.unsqueeze(-1)), Routing(gates, indices, loss)
 
     def with_shared(self, routed: Tensor, query: Tensor) -> Tensor:
         """The gates of all heads from those of the routed ones, the shared heads first."""

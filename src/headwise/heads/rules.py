@@ -17,7 +17,7 @@ class UntrainedRuleWarning(UserWarning):
     """Something learns otherwise than its paper says."""
 
 
-class Moment(NamedTuple):
+class TrainingProgress(NamedTuple):
     """Where in a training a step stands.
 
     Attributes:
@@ -56,9 +56,9 @@ class Rule:
 
     One object of a rule serves all systems of a model whose class names the rule. A step calls
 
-        before_step(moment, losses)      when nothing of the step has been computed yet
-        before_update(moment)            when the gradients are there, before the optimizer's step
-        after_update(moment)             after the optimizer's step
+        before_step(progress, losses)      when nothing of the step has been computed yet
+        before_update(progress)            when the gradients are there, before the optimizer's step
+        after_update(progress)             after the optimizer's step
 
     Each does nothing unless a subclass overrides it. What a resumed training needs belongs in a
     buffer of the system, which every checkpoint holds. A rule reads the parameters from the systems
@@ -99,7 +99,7 @@ class Rule:
         """
         return []
 
-    def learning_rate(self, moment: Moment) -> float:
+    def learning_rate(self, progress: TrainingProgress) -> float:
         """The learning rate of `own_group()` in a step; where it is 0, they have no gradients."""
         raise NotImplementedError
 
@@ -107,7 +107,9 @@ class Rule:
         """Parameters that learn in `before_step` alone, and are in no group of the optimizer."""
         return []
 
-    def before_step(self, moment: Moment, losses: Callable[[], Iterable[Tensor]]) -> None:
+    def before_step(
+        self, progress: TrainingProgress, losses: Callable[[], Iterable[Tensor]]
+    ) -> None:
         """May compute the losses of the coming step and learn from them.
 
         A rule that overrides it has the loop call `rules.before_step(loss)` before each step.
@@ -117,10 +119,10 @@ class Rule:
                 gradients is the gradient of the step; with several processes, the mean of these.
         """
 
-    def before_update(self, moment: Moment) -> None:
+    def before_update(self, progress: TrainingProgress) -> None:
         """The gradients are complete and unscaled, and the optimizer has not used them yet."""
 
-    def after_update(self, moment: Moment) -> None:
+    def after_update(self, progress: TrainingProgress) -> None:
         """The optimizer has taken its step."""
 
     def record(self) -> dict[str, dict[str, list[float]]]:

@@ -82,11 +82,11 @@ class System(nn.Module):
         presets: options together, by name, for what a paper leaves open: `paper` are those of its
             text, `authors` those of their public code. A plan names one as the option `preset`.
         unit: what its decisions weigh: head, expert, branch, mechanism.
-        edits: the ablations that it can be evaluated under; see `headwise.heads.ablation`.
+        supported_ablations: the ablations that it can be evaluated under; see `headwise.heads.ablation`.
         site, layer: where a model has put it, such as `decoder_self` and 0; set by the model.
         ablations: those in force, which change its decisions in evaluation; see `headwise.ablated`.
         routing_loss: the loss of its last call, or None; `headwise.auxiliary_loss` sums them.
-        follows_rule: the object of its rule that somebody trains it by, set by
+        training_rule: the object of its rule that somebody trains it by, set by
             `headwise.training_rules`; false if nobody does.
         holds_residual: whether its output is that of the layer, residual sums and norms included.
     """
@@ -99,17 +99,17 @@ class System(nn.Module):
     rule: ClassVar[type[Rule] | None] = None
     presets: ClassVar[dict[str, dict[str, Any]]] = {}
     unit: ClassVar[str] = "head"
-    edits: ClassVar[tuple[str, ...]] = ()
+    supported_ablations: ClassVar[tuple[str, ...]] = ()
 
     site: str = ""
     layer: int = 0
     ablations: tuple[Ablation, ...] = ()
     routing_loss: Tensor | None = None
-    follows_rule: Rule | bool = False
+    training_rule: Rule | bool = False
     holds_residual: bool = False
     # Where gradients came to of the last call in training: its `output`, and its `loss`.
-    _came: frozenset[str] | set[str] = frozenset()
-    _is_settled: bool = False  # whether its rule and its loss are used is known
+    _grads_seen: frozenset[str] | set[str] = frozenset()
+    _is_checked: bool = False  # whether its rule and its loss are used is known
 
     @classmethod
     def from_config(cls, config: Any, site: str, **options: Any) -> Self:
@@ -135,18 +135,18 @@ class System(nn.Module):
         """
         raise NotImplementedError
 
-    def decide(
+    def ablate_weights(
         self, weights: Tensor, in_force: Tensor | None = None, *, chosen: bool = False
     ) -> Tensor:
         """The weights of a decision, `(..., units)`, as ablations leave them.
 
         A system passes what it decides through this before it uses it; it is the one place where
         an ablation changes a decision. Systems that choose units pass their logits through
-        `choose` first.
+        `ablate_logits` first.
 
         Args:
             in_force: boolean, `True` at units that count, if not all do.
-            chosen: whether `choose` has done already what an ablation asks for; `uniform` alone,
+            chosen: whether `ablate_logits` has done already what an ablation asks for; `uniform` alone,
                 which leaves the choice as it is, then changes weights.
         """
         for ablation in () if self.training else self.ablations:
@@ -154,7 +154,7 @@ class System(nn.Module):
                 weights = ablation.weights(weights, in_force)
         return weights
 
-    def choose(self, logits: Tensor, top_k: int) -> tuple[Tensor, int]:
+    def ablate_logits(self, logits: Tensor, top_k: int) -> tuple[Tensor, int]:
         """The logits of a router, `(..., units)`, and how many units are chosen, likewise."""
         for ablation in () if self.training else self.ablations:
             logits, top_k = ablation.choice(logits, top_k)
@@ -165,16 +165,16 @@ class System(nn.Module):
         if torch.compiler.is_exporting():
             return out
         self.routing_loss = None if out.routing is None else out.routing.loss
-        is_watched = self.training and out.output.requires_grad and not self._is_settled
+        is_watched = self.training and out.output.requires_grad and not self._is_checked
         if is_watched and not torch.compiler.is_compiling() and not is_repeated():
             self._watch(out.output, self.routing_loss)
         return out
 
     def _watch(self, output: Tensor, loss: Tensor | None) -> None:
         """Warns once, when gradients have come, of a rule and a loss that nobody trains by."""
-        if "output" in self._came:  # in the call before this one
-            self._is_settled, name = True, type(self).__name__
-            if self.rule is not None and not self.follows_rule:
+        if "output" in self._grads_seen:  # in the call before this one
+            self._is_checked, name = True, type(self).__name__
+            if self.rule is not None and not self.training_rule:
                 warnings.warn(
                     f"{name} learns without its rule of training, {self.rule.__name__}: make the "
                     f"optimizer by rules = headwise.training_rules(model, total_steps=...); with "
@@ -182,7 +182,7 @@ class System(nn.Module):
                     UntrainedRuleWarning,
                     stacklevel=3,
                 )
-            if "loss" not in self._came and loss is not None and loss.requires_grad:
+            if "loss" not in self._grads_seen and loss is not None and loss.requires_grad:
                 warnings.warn(
                     f"the loss that {name} adds (for balance) is in no loss that is trained by: "
                     f"add headwise.auxiliary_loss(model) to yours before backward()",
@@ -191,14 +191,21 @@ class System(nn.Module):
                 )
             return
         came: set[str] = set()  # the hooks hold it, and not the module, which holds the loss
-        self._came = came
+        self._grads_seen = came
         output.register_hook(lambda _: came.add("output"))
         if loss is not None and loss.requires_grad:
             loss.register_hook(lambda _: came.add("loss"))
 
     def __getstate__(self) -> dict[str, Any]:
         # A copy may be trained otherwise, and outlives the context of an ablation or an observer.
-        passing = ("ablations", "observers", "routing_loss", "follows_rule", "_came", "_is_settled")
+        passing = (
+            "ablations",
+            "observers",
+            "routing_loss",
+            "training_rule",
+            "_grads_seen",
+            "_is_checked",
+        )
         return {name: value for name, value in self.__dict__.items() if name not in passing}
 
 

@@ -12,8 +12,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from headwise.heads.ablation import edits_of
-from headwise.heads.attention import Attention, Inputs, hides
+from headwise.heads.ablation import ablations_of
+from headwise.heads.attention import Attention, AttentionInputs, hides
 from headwise.heads.cache import AttentionCache
 from headwise.heads.system import AttentionOutput, Routing, System
 from headwise.ops.checks import one_of
@@ -99,7 +99,7 @@ class IndependentMechanismsLayer(System):
     no_decay = ("norm1.", "norm2.", "norm3.", "cross_norm.")
     presets: ClassVar[dict[str, dict[str, Any]]] = {"paper": {"exchange_head_dim": 32}}
     unit = "mechanism"
-    edits = edits_of("mechanism", heads=False)
+    supported_ablations = ablations_of("mechanism", heads=False)
     holds_residual = True
 
     def __init__(
@@ -157,7 +157,7 @@ class IndependentMechanismsLayer(System):
             gain = ((d_mech + 1) / (6 * d_mech)) ** 0.5
             self.competition = GroupedLinear(n_s, d_mech, 1, bias=False, gain=gain)
         else:
-            self.edits = ("without-mechanism", "only-mechanism")  # type: ignore[misc]
+            self.supported_ablations = ("without-mechanism", "only-mechanism")  # type: ignore[misc]
         if cross_attention:
             how["kdim"] = self.kdim
             self.cross_attention = MechanismAttention(embed_dim, num_heads, n_s, **how)
@@ -282,7 +282,9 @@ class IndependentMechanismsLayer(System):
             return None
         logits = self.competition(x)
         # Float32 at least: weights that are to sum to 1 want more digits than bf16 has.
-        return self.decide(logits.softmax(-1, torch.promote_types(logits.dtype, torch.float32)))
+        return self.ablate_weights(
+            logits.softmax(-1, torch.promote_types(logits.dtype, torch.float32))
+        )
 
     def _feed_forward(self, x: Tensor) -> Tensor:
         # The hidden layer, the widest tensor of a layer, stays divided.
@@ -336,7 +338,7 @@ class MechanismAttention(Attention):
         for part in self.children():
             part.reset_parameters()  # type: ignore[operator]
 
-    def combine(self, heads: Tensor, inputs: Inputs, choice: Any) -> tuple[Tensor, None]:
+    def combine(self, heads: Tensor, inputs: AttentionInputs, state: Any) -> tuple[Tensor, None]:
         return self.out_proj(heads.transpose(1, 2).flatten(2)), None
 
 

@@ -13,9 +13,9 @@ import torch.nn.functional as F
 from pydantic import Field
 from torch import Tensor, nn
 
-from headwise.heads.ablation import edits_of, random_simplex
-from headwise.heads.attention import Attention, Inputs
-from headwise.heads.rules import Moment, Rule, RuleSettings
+from headwise.heads.ablation import ablations_of, random_simplex
+from headwise.heads.attention import Attention, AttentionInputs
+from headwise.heads.rules import TrainingProgress, Rule, RuleSettings
 from headwise.heads.system import Routing
 from headwise.ops.checks import in_range, one_of
 from headwise.ops.layers import (
@@ -27,7 +27,7 @@ from headwise.ops.layers import (
     norm_of,
     once_more,
 )
-from headwise.ops.replicas import assign, whole
+from headwise.ops.replicas import copy_full_, full_tensor
 from headwise.settings import MOST_STEPS
 
 
@@ -105,34 +105,34 @@ class LearnBranchWeights(Rule):
         learned = (weights for layer in self.layers for weights in layer.learned_weights())
         return [weights for weights in learned if weights.requires_grad]
 
-    def learning_rate(self, moment: Moment) -> float:
-        if self._is_frozen(moment):
+    def learning_rate(self, progress: TrainingProgress) -> float:
+        if self._is_frozen(progress):
             return 0.0
-        warmup, step = self.settings.warmup_steps, moment.step + 1
+        warmup, step = self.settings.warmup_steps, progress.step + 1
         peak = self.settings.learning_rate
         if peak is None:
             peak = (self.layers[0].embed_dim / self._depth() * warmup) ** -0.5
         return float(peak * min((warmup / step) ** 0.5, step / warmup))
 
     @torch.no_grad()
-    def after_update(self, moment: Moment) -> None:
-        if self._is_frozen(moment):
+    def after_update(self, progress: TrainingProgress) -> None:
+        if self._is_frozen(progress):
             return
         for layer in self.layers:
             for weights in layer.learned_weights() if layer.weights == "simplex" else ():
                 if weights.requires_grad:
-                    assign(weights, project_to_simplex(whole(weights)))
+                    copy_full_(weights, project_to_simplex(full_tensor(weights)))
 
     def record(self) -> dict[str, dict[str, list[float]]]:
         found = {}
         for path, layer in self.systems.items():
             if layer.learned_weights():
-                kappa, alpha = (whole(weights).tolist() for weights in layer.branch_weights())
+                kappa, alpha = (full_tensor(weights).tolist() for weights in layer.branch_weights())
                 found[path] = {"kappa": kappa, "alpha": alpha}
         return found
 
-    def _is_frozen(self, moment: Moment) -> bool:
-        return moment.step >= self.settings.frozen_from(moment.total_steps)
+    def _is_frozen(self, progress: TrainingProgress) -> bool:
+        return progress.step >= self.settings.frozen_from(progress.total_steps)
 
     def _depth(self) -> int:
         """N, of the model that has the systems, which may stand in another, such as Lightning's."""
@@ -217,7 +217,7 @@ class BranchedAttention(Attention):
     output_parameters = ("branch_output",)
     rule = LearnBranchWeights
     unit = "branch"
-    edits: ClassVar[tuple[str, ...]] = edits_of("branch", heads=False)
+    supported_ablations: ClassVar[tuple[str, ...]] = ablations_of("branch", heads=False)
     presets: ClassVar[dict[str, dict[str, Any]]] = {
         "paper": {"inner": "none", "ffn": "shared", "start": "random"}
     }
@@ -352,7 +352,7 @@ class BranchedAttention(Attention):
                 of_kappa = copy.copy(ablation)
                 of_kappa.draw += " kappa"
                 kappa = of_kappa.weights(kappa)
-        return kappa, self.decide(alpha)
+        return kappa, self.ablate_weights(alpha)
 
     def _in_use(self, drawn: Tensor | None) -> Tensor:
         if drawn is not None:
@@ -361,7 +361,7 @@ class BranchedAttention(Attention):
             return random_simplex(self.num_branches).to(self.branch_output)
         return self.branch_output.new_full((self.num_branches,), 1 / self.num_branches)
 
-    def project(self, inputs: Inputs) -> tuple[Tensor, Tensor, Tensor, Any]:
+    def project(self, inputs: AttentionInputs) -> tuple[Tensor, Tensor, Tensor, Any]:
         if not self.holds_residual or not self.pre_norm:
             return super().project(inputs)
         query, key, value = self.norm1(inputs.query), inputs.key, inputs.value
@@ -370,7 +370,7 @@ class BranchedAttention(Attention):
             value = query if value is inputs.query else self.norm1(value)
         return super().project(inputs._replace(query=query, key=key, value=value))
 
-    def combine(self, heads: Tensor, inputs: Inputs, choice: Any) -> tuple[Tensor, Routing]:
+    def combine(self, heads: Tensor, inputs: AttentionInputs, state: Any) -> tuple[Tensor, Routing]:
         kappa, alpha = self.branch_weights()
         read = heads.transpose(0, 1).flatten(1, 2)  # (branches, rows = batch * queries, head_dim)
         if self.holds_residual:

@@ -21,7 +21,7 @@ import torch
 from torch import nn
 
 from headwise.heads.ablation import Ablation, check_edit
-from headwise.heads.attention import Attention, Read
+from headwise.heads.attention import Attention, AttentionCall
 from headwise.heads.system import AttentionOutput, Routing, System, is_repeated
 from headwise.messages import cut
 from headwise.models.plan import system_class, system_name
@@ -144,14 +144,14 @@ def record(model: nn.Module) -> Iterator[Decisions]:
 
 
 @contextmanager
-def observe(model: nn.Module, function: Callable[[str, Read], None]) -> Iterator[None]:
+def observe(model: nn.Module, function: Callable[[str, AttentionCall], None]) -> Iterator[None]:
     """While this context is open, a function sees what the heads of each attention read.
 
     Compiled models run as they are written meanwhile. Whoever keeps what is read detaches it.
 
     Args:
         model: any module that holds attentions of headwise or of your own.
-        function: is called with the path of an attention and a `Read`, at each of its calls.
+        function: is called with the path of an attention and a `AttentionCall`, at each of its calls.
 
     Raises:
         ValueError: the model holds no such attention.

@@ -232,7 +232,7 @@ class HeadwiseModel(PreTrainedModel):
                     f"a new model with this plan"
                 )
             try:
-                made.start_from(former, neutral=neutral)
+                made.init_from(former, neutral=neutral)
             except ValueError as error:
                 raise ValueError(f"{where}: {error}") from error
             other.set_submodule(path, made)

@@ -343,9 +343,9 @@ def _made(
     for name in options:  # those of attention itself would change nothing: the model computes it
         one_of(option=(name, (*known, "neutral")))
     others = {name: value for name, value in options.items() if name != "neutral"}
-    system = kind.over_heads(**place.sizes(), **others)
+    system = kind.as_head_gate(**place.sizes(), **others)
     if options.get("neutral", True):
-        system.start_neutral()
+        system.init_neutral()
     system.site, system.layer = place.site, place.layer
     # Quantised weights may be buffers, or no tensors at all.
     weight = next(iter([*place.module.parameters(), *place.module.buffers(), torch.empty(())]))

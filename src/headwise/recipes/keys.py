@@ -98,7 +98,7 @@ def _of_system(name: str) -> Iterator[Key]:
             yield Key(option, "–", meaning.partition("\n")[0])
     if system.rule is not None:
         yield from _of_settings(system.rule.settings_class, f"training.rules.{rule_name(system)}.")
-    for edit in system.edits:
+    for edit in system.supported_ablations:
         asked = f"evaluation.ablation.{name}={edit}"
         yield Key(asked, option_of(edit) or "–", meaning_of(edit))
 

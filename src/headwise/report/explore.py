@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from headwise.analysis.ablations import count_of, removable
 from headwise.analysis.decided import scaled
 from headwise.files import write_text
-from headwise.heads.attention import Read
+from headwise.heads.attention import AttentionCall
 from headwise.heads.system import Routing
 from headwise.models.inspect import (
     ablated,
@@ -257,8 +257,8 @@ def _places(model: nn.Module, given: Given) -> list[dict[str, Any]]:
     every = systems(model)
     read: dict[str, list[tuple[bool, Tensor]]] = {path: [] for path in every}
 
-    def note(path: str, call: Read) -> None:
-        if not getattr(call.attention, "heads_are_given", False):  # then only the model knows them
+    def note(path: str, call: AttentionCall) -> None:
+        if not getattr(call.attention, "is_head_gate", False):  # then only the model knows them
             system = max((each for each in every if f"{path}.".startswith(f"{each}.")), key=len)
             read[system].append((not call.inputs.is_self_attention, call.weights()))
 

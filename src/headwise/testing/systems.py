@@ -42,7 +42,7 @@ def check_system(system: type[System], *, leave_out: Sequence[str] = (), **optio
     - `weights`: the attention weights that `need_weights` asks for reproduce the output, also with
       a float mask, which is added to the logits.
     - `resetting`: `reset_parameters()` sets every parameter, and none that is loaded already.
-    - `ablations`: each of its `edits` changes evaluation and not training, draws nothing at a
+    - `ablations`: each of its `supported_ablations` changes evaluation and not training, draws nothing at a
       call, and agrees with decoding in steps.
 
     All of them once with the defaults, and once with what today's models set: fewer heads of keys,
@@ -166,7 +166,7 @@ class _Plan(NamedTuple):
 
     def build(self, *, randomize: bool = True) -> SystemSubject:
         module = self.make().double().eval()
-        module.follows_rule = True  # nobody is to be warned that it has none here
+        module.training_rule = True  # nobody is to be warned that it has none here
         if randomize:
             _draw_parameters(module)
         heads = (part.head_dim for part in module.modules() if isinstance(part, Attention))
@@ -201,7 +201,9 @@ def _check_outputs(plan: _Plan) -> None:
     if subject.first_position is not None:
         subject.first_position = None
         changes = not torch.equal(subject.call(batch, padding=_RIGHT).output, out.output)
-        assert changes, "rotary positions change nothing: use self.placed and self.keys_and_values"
+        assert changes, (
+            "rotary positions change nothing: use self.norm_and_rotate and self.keys_and_values"
+        )
     if (routing := out.routing) is not None:
         assert not (routing.weights < 0).any(), "routing.weights hold a negative number"
         assert routing.loss is None or routing.loss.dim() == 0, "routing.loss is no scalar"
@@ -292,7 +294,7 @@ def _check_resetting(plan: _Plan) -> None:
 
 def _check_ablations(plan: _Plan) -> None:
     idle = []
-    for name in plan.system.edits:
+    for name in plan.system.supported_ablations:
         subject, option = plan.build(), option_of(name)
         module: Any = subject.module
         batch = subject.draw(3, _TIME, 1)
@@ -307,10 +309,12 @@ def _check_ablations(plan: _Plan) -> None:
         if _close(after, before) and module.num_units > 1:
             idle.append(name)
     # Of weights one may be all there is: a router that chooses one unit has no largest two.
-    if not set(WEIGHTS) & set(plan.system.edits) <= set(idle):
+    if not set(WEIGHTS) & set(plan.system.supported_ablations) <= set(idle):
         idle = [name for name in idle if name not in WEIGHTS]
     names = ", ".join(idle)
-    assert not idle, f"{names} change nothing: call self.decide, or leave {names} out of edits"
+    assert not idle, (
+        f"{names} change nothing: call self.ablate_weights, or leave {names} out of supported_ablations"
+    )
 
 
 def _close(x: Tensor, y: Tensor) -> bool:

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from headwise.models.inspect import evaluating
 from headwise.ops.labels import IGNORED_LABEL
-from headwise.ops.replicas import replicas
+from headwise.ops.replicas import world_size
 
 
 def on_device(batch: dict[str, Tensor], device: torch.device) -> dict[str, Tensor]:
@@ -47,7 +47,7 @@ def mean_loss(
     with torch.no_grad(), precision or nullcontext():
         for batch in batches:
             total += loss_and_labels(model, batch)
-    if replicas() > 1:
+    if world_size() > 1:
         dist.all_reduce(total)
     loss, labels = total.tolist()
     return float(loss / max(1.0, labels))

@@ -13,7 +13,7 @@ from typing import Any
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from headwise.heads.rules import Moment, Rule, UntrainedRuleWarning, rule_settings
+from headwise.heads.rules import Rule, TrainingProgress, UntrainedRuleWarning, rule_settings
 from headwise.heads.system import System
 from headwise.messages import cut
 from headwise.models.inspect import place
@@ -79,10 +79,10 @@ class TrainingRules:
             )
 
     @property
-    def moment(self) -> Moment:
+    def progress(self) -> TrainingProgress:
         """Where in the training the coming step stands."""
         epoch = None if self.steps_per_epoch is None else self.step // self.steps_per_epoch
-        return Moment(self.step, self.total_steps, epoch)
+        return TrainingProgress(self.step, self.total_steps, epoch)
 
     @property
     def leaves_out_gradients(self) -> bool:
@@ -126,7 +126,7 @@ class TrainingRules:
         inner._hooks_of_rules = before, inner.register_step_post_hook(self._after_update)
         for rule in self.rules.values():
             for system in rule.systems.values():
-                system.follows_rule = rule
+                system.training_rule = rule
             for p in rule.own_group():
                 p.register_post_accumulate_grad_hook(partial(self._drop_frozen, rule))
             rule.start()
@@ -134,8 +134,8 @@ class TrainingRules:
 
     def _drop_frozen(self, rule: Rule, parameter: Tensor) -> None:
         """Drops a gradient while its rate is 0, before anything clips by a norm that it is in."""
-        is_followed = all(system.follows_rule is rule for system in rule.systems.values())
-        if is_followed and self.step < self.total_steps and not rule.learning_rate(self.moment):
+        is_followed = all(system.training_rule is rule for system in rule.systems.values())
+        if is_followed and self.step < self.total_steps and not rule.learning_rate(self.progress):
             parameter.grad = None
 
     def _groups_of_rules(self, optimizer: Optimizer) -> list[tuple[Rule, dict[str, Any]]]:
@@ -168,7 +168,7 @@ class TrainingRules:
             return [computed] if isinstance(computed, Tensor) else computed
 
         for rule in self.rules.values():
-            rule.before_step(self.moment, losses)
+            rule.before_step(self.progress, losses)
         self._is_prepared = True
 
     def record(self) -> dict[str, float]:
@@ -184,20 +184,20 @@ class TrainingRules:
     def _before_update(self, optimizer: Optimizer, args: Any, kwargs: Any) -> Any:
         self._check_step(optimizer)
         for rule, group in self._groups_of_rules(optimizer):
-            group["lr"] = rule.learning_rate(self.moment)  # whatever a schedule has set
+            group["lr"] = rule.learning_rate(self.progress)  # whatever a schedule has set
         closure = kwargs.get("closure", args[1] if len(args) > 1 else None)
 
         def update() -> Any:  # the gradients are there when the closure has been called
             loss = closure and closure()
             for rule in self.rules.values():
-                rule.before_update(self.moment)
+                rule.before_update(self.progress)
             return loss
 
         return ((optimizer,), {**kwargs, "closure": update}) if closure else update()
 
     def _after_update(self, *_: Any) -> None:
         for rule in self.rules.values():
-            rule.after_update(self.moment)
+            rule.after_update(self.progress)
         self.step += 1
         self._is_prepared = False
 

@@ -26,7 +26,7 @@ from transformers.modeling_layers import GradientCheckpointingLayer
 from headwise.files import written_whole
 from headwise.models.plan import system_class
 from headwise.ops.labels import IGNORED_LABEL
-from headwise.ops.replicas import sharded_like, whole
+from headwise.ops.replicas import full_tensor, shard_like
 from headwise.training.batches import Batch, Batches
 from headwise.training.checkpoints import (
     STATE,
@@ -311,7 +311,7 @@ class Trainer:
         """Tensors with the parts of all processes, in the memory of the main one."""
         found = dict(state)
         for name, x in state.items():
-            if (made := whole(x)) is not x:
+            if (made := full_tensor(x)) is not x:
                 found[name] = made.cpu() if self._is_main else None
         return found
 
@@ -332,13 +332,13 @@ class Trainer:
         for name, same in self._bare.all_tied_weights_keys.items():  # it has one of them
             weights.setdefault(name, weights[same])
         held = self._bare.state_dict()
-        self._bare.load_state_dict({n: sharded_like(held[n], x) for n, x in weights.items()})
+        self._bare.load_state_dict({n: shard_like(held[n], x) for n, x in weights.items()})
         learning = [p for group in self._optimizer.param_groups for p in group["params"]]
         for number, of_parameter in state["optimizer"]["state"].items():
             for name, x in of_parameter.items():
                 x = x.to(device, copy=True)  # the file may be removed
                 is_like = x.shape == learning[number].shape
-                of_parameter[name] = sharded_like(learning[number], x) if is_like else x
+                of_parameter[name] = shard_like(learning[number], x) if is_like else x
         self._optimizer.load_state_dict(state["optimizer"])
         of_process = state["processes"][self._accelerator.process_index]
         set_random_states(of_process)
