@@ -17,7 +17,7 @@ from headwise.analysis.decided import collect
 from headwise.analysis.questions import entropy, load
 from headwise.analysis.results import Compared, machine, versions
 from headwise.files import write_bytes
-from headwise.models.inspect import ablated
+from headwise.pretrained.ablate import ablated
 from headwise.recipes.recipe import load_recipe, task_class
 from headwise.runs.evaluate import read_outcome
 from headwise.runs.folder import read_model, read_result

@@ -1,11 +1,10 @@
 """headwise: what to do with the heads of multi-head attention other than concatenating them.
 
-Its names are loaded when they are used.
+Its names are imported when they are used. `import headwise.models` registers the models with
+transformers' Auto classes.
 """
 
 import lazy_loader
-
-from headwise.auto_classes import register_names
 
 __version__ = "0.1.0"
 
@@ -27,21 +26,17 @@ _NAMES = {
         *("SequenceClassifierConfig", "SpeechEnhancerConfig"),
     ],
     "models.for_tasks": ["CausalLM", "MaskedLM", "Seq2SeqLM", "SequenceClassifier"],
-    "models.inspect": ["Decisions"],
-    "models.parameters": ["gate_parameters", "non_gate_parameters"],
+    "models.parameters": ["gate_parameters", "non_gate_parameters", "output_parameters"],
     "models.speech": ["SpeechEnhancer"],
+    "pretrained.ablate": ["ablated"],
     "pretrained.conversion": ["from_transformers"],
-    "pretrained.gates": [
-        *("fold_gates", "gate_heads", "load_gates", "output_parameters", "remove_gates"),
-        "save_gates",
-    ],
-    "pretrained.places": ["HeadLayout"],
+    "pretrained.gates": ["fold_gates", "gate_heads", "load_gates", "remove_gates", "save_gates"],
+    "pretrained.layouts": ["HeadLayout"],
     "pretrained.pruning": ["load_pruned", "prune_heads"],
-    "pretrained.watch": ["ablated", "record"],
-    "report.analysing": ["Analysis", "analyse"],
+    "pretrained.record": ["Decisions", "record"],
+    "report.analysing": ["analyse"],
+    "report.analysis": ["Analysis"],
     "report.explore": ["Explored", "explore"],
     "training.rules": ["RulesMixin", "TrainingRules", "training_rules"],
 }
 __getattr__, __dir__, __all__ = lazy_loader.attach(__name__, ["systems", "testing"], _NAMES)
-
-register_names()

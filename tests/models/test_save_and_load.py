@@ -45,9 +45,9 @@ def test_the_auto_classes_load_it(kind, tmp_path):
     assert all(torch.equal(again[name], value) for name, value in body.state_dict().items())
 
 
-def test_importing_headwise_lets_the_auto_classes_know_its_models(tmp_path):
+def test_importing_the_models_registers_them_with_the_auto_classes(tmp_path):
     model("causal", "moa").config.save_pretrained(tmp_path)
-    code = "import sys, headwise; from transformers import AutoConfig as Auto; "
+    code = "import sys, headwise.models; from transformers import AutoConfig as Auto; "
     code += "print(type(Auto.from_pretrained(sys.argv[1])).__name__)"
     done = subprocess.run([sys.executable, "-c", code, tmp_path], capture_output=True, check=True)
     assert done.stdout.decode().strip() == "CausalLMConfig"
@@ -79,7 +79,7 @@ def test_a_system_that_cannot_start_so_is_refused_by_name():
         ({"decoder_self": {"system": "agreement", "layers": [1]}}, {"decoder_self", "agreement"}),
         ({"decoder_cross": "weighted"}, {"decoder_cross", "weighted"}),
         (PLANS["tim"], {"encoder_self", "tim"}),
-        (PLANS["moh"] | {"top_k": 1}, {"moh", "top_k", "1"}),
+        (PLANS["moh"] | {"top_k": 1}, {"moh", "top_k"}),
     ):
         with pytest.raises(ValueError) as error:
             standard.with_attention(plan)
@@ -100,7 +100,7 @@ def test_layers_computed_twice_learn_the_same(kind, system):
     rates = {"dropout": 0.1, "attention_dropout": 0.1, "ffn_dropout": 0.1}
     plain, found, seen = model(kind, system, **rates).train(), [], []
     twice = copy.deepcopy(plain)
-    twice.gradient_checkpointing_enable()
+    twice.activation_checkpointing_enable()
     for made in (plain, twice):
         torch.manual_seed(3)
         with hw.record(made) as decided, observe(made, lambda path, _: seen.append(path)):

@@ -298,7 +298,7 @@ def test_gates_learn_the_same_where_layers_are_computed_again(name):
     model = hw.gate_heads(build(name).requires_grad_(False), **OPTIONS["mae"])
     train_at_random(model).train()
     twin = copy.deepcopy(model)
-    twin.gradient_checkpointing_enable({"use_reentrant": False})
+    twin.activation_checkpointing_enable({"use_reentrant": False})
     batch = labelled(name, model)
     for each in (model, twin):
         each(**batch).loss.backward()
@@ -312,7 +312,7 @@ def test_passes_whose_layers_are_computed_again_together_are_right_or_refused():
     """Their masks differ, and the model has gone on to the second when the first is due."""
     model = hw.gate_heads(build("gpt2").requires_grad_(False), **OPTIONS["mae"])
     train_at_random(model).train()
-    model.gradient_checkpointing_enable({"use_reentrant": False})
+    model.activation_checkpointing_enable({"use_reentrant": False})
     how = {"input_ids": tokens(2, 5), "use_cache": False}
     left = torch.tensor([[0, 0, 1, 1, 1], [1, 1, 1, 1, 1]])
 
@@ -331,7 +331,7 @@ def test_passes_whose_layers_are_computed_again_together_are_right_or_refused():
 
 def test_reentrant_checkpointing_which_takes_losses_away_is_refused():
     model = hw.gate_heads(build("gpt2").train(), "moh")
-    model.gradient_checkpointing_enable({"use_reentrant": True})
+    model.activation_checkpointing_enable({"use_reentrant": True})
     with pytest.raises(RuntimeError, match="use_reentrant=False"):
         model(**labelled("gpt2", model))
 

@@ -128,7 +128,7 @@ REFUSED = [
     (
         lambda: build("llama"),
         {"model.layers.0.self_attn": [1]},
-        {"layers.0.self_attn", "[1, 2]", "2 groups"},
+        {"layers.0.self_attn", "[1, 2]", "2 groups", "group=2"},
     ),
     (lambda: build("t5"), None, {"T5Attention", "biases of positions", "ablated"}),
     (lambda: build("olmo2"), None, {"Olmo2Attention", "q_norm", "ablated"}),
@@ -139,6 +139,7 @@ REFUSED = [
     (lambda: computed(lambda m: prune.l1_unstructured(m, "bias", 0.5)), None, {"bias_orig"}),
     (lambda: hw.CausalLM(hw.CausalLMConfig(layers=1)), {"": [1]}, {"CausalLM", "headwise's own"}),
     (lambda: nn.TransformerEncoderLayer(8, 2), {"": [1]}, {"TransformerEncoderLayer"}),
+    (lambda: build("gpt2").transformer.h[0], {"attn": [1]}, {"GPT2Block", "of transformers"}),
 ]
 
 

@@ -22,8 +22,8 @@ from support.reference import gate as gate_by_hand
 
 import headwise as hw
 from headwise.models.inspect import systems
-from headwise.pretrained.gates import observed
-from headwise.pretrained.watch import attention_noted
+from headwise.pretrained.gates import with_identity_gates
+from headwise.pretrained.record import capture_attention_weights
 
 
 @pytest.mark.parametrize("name", MODELS)
@@ -31,7 +31,7 @@ from headwise.pretrained.watch import attention_noted
 def test_an_ablated_head_gives_zeros_to_the_projection(name):
     model = build(name)
     given, names = called(name, model), list(model.state_dict())
-    before = model(**given).logits
+    before, state = model(**given).logits, torch.get_rng_state()
     with hw.record(model) as decisions:
         assert torch.equal(model(**given).logits, before)
     assert not decisions
@@ -43,6 +43,7 @@ def test_an_ablated_head_gives_zeros_to_the_projection(name):
         assert not torch.equal(ablated, before)
     assert torch.equal(model(**given).logits, before)
     assert list(model.state_dict()) == names
+    assert torch.equal(torch.get_rng_state(), state)  # nothing is drawn
 
 
 @pytest.mark.parametrize("name", ["gpt2", "llama", "bart"])
@@ -153,7 +154,7 @@ def test_decisions_scale_what_each_head_reads(name, system):
 def test_attention_weights_are_those_that_the_eager_model_returns(name):
     model, noted = build(name), {}
     given = called(name, model)
-    with observed(model), attention_noted(model, noted.__setitem__):
+    with with_identity_gates(model), capture_attention_weights(model, noted.__setitem__):
         model(**given)
     assert list(noted) == list(attentions(model))
     model.set_attn_implementation("eager")

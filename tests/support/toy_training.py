@@ -18,9 +18,9 @@ from torch.optim import optimizer as of_optimizers
 
 import headwise as hw
 from headwise.files import clear_leftovers, written_whole
+from headwise.models.parameters import freeze_all_but
 from headwise.training.batches import Batches
 from headwise.training.checkpoints import write_model
-from headwise.training.part import freeze_all_but
 from headwise.training.settings import TrainingSettings
 from headwise.training.trainer import (
     Interrupted,

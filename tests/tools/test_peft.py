@@ -81,7 +81,7 @@ def test_checkpointing_gives_adapters_the_same_gradients(system):
         return {n: p.grad.clone() for n, p in made.named_parameters() if p.requires_grad}
 
     expected = gradients()
-    made.gradient_checkpointing_enable()
+    made.activation_checkpointing_enable()
     made.enable_input_require_grads()
     for name, gradient in gradients().items():
         torch.testing.assert_close(gradient, expected[name])

@@ -13,7 +13,7 @@ from support import toy_training as toy
 from torch import Tensor
 
 import headwise as hw
-from headwise.models.inspect import place, systems
+from headwise.models.inspect import layer_label, systems
 from headwise.training.watching import StopSignal, figures_of, last_progress
 
 SMOOTHING = 0.1  # of the models' configuration, in training alone
@@ -328,7 +328,7 @@ def test_training_goes_on_as_if_nobody_measured(tmp_path):
 def test_what_a_rule_follows_is_recorded_of_each_unit(tmp_path):
     run = toy.train(tmp_path, toy.model("weighted"))
     held = systems(run.model).items()
-    places = {place(path, system) for path, system in held if system.rule is not None}
+    places = {layer_label(path, system) for path, system in held if system.rule is not None}
     followed = [row for row in run.history if any(key.startswith("alpha") for key in row)]
     assert followed[0]["step"] == 0 and followed[-1]["step"] == run.steps
     for row in followed:

@@ -18,13 +18,14 @@ import torch
 from torch import Tensor, nn
 
 from headwise.analysis.importance import item_losses
-from headwise.analysis.statistics import Scores, change, holm
+from headwise.analysis.statistics import Scores, holm, paired_change
 from headwise.heads.ablation import option_of
 from headwise.heads.system import System
-from headwise.models.inspect import ablated, check_ablations, evaluating, place, systems
+from headwise.models.inspect import evaluating, layer_label, systems
 from headwise.models.modeling import HeadwiseModel
 from headwise.ops.checks import one_of
-from headwise.pretrained.gates import observed
+from headwise.pretrained.ablate import ablated, check_ablations
+from headwise.pretrained.gates import with_identity_gates
 from headwise.recipes.recipe import Evaluation
 from headwise.tasks.scores import Score
 from headwise.tasks.task import Each, Task
@@ -36,7 +37,7 @@ Quality = Callable[[], Score]  # evaluates a model as it is when called
 _DRAWS = 5  # of a random ablation, whose result is the mean over them
 _COLUMNS = (
     *("ablation", "path", "place", "unit", "options", "value", "difference", "low", "high"),
-    *("p", "corrected_p", "cost", "share", "why"),
+    *("p", "corrected_p", "cost", "share", "reason"),
 )
 _ASKED = re.compile(r"([^=,]+)=([^=,]+)(?:,([^=,]+)=(.+))?")  # SYSTEM=NAME[,OPTION=VALUE]
 
@@ -75,7 +76,7 @@ def ablate(
         `path` and `place` of the system, empty if all of a kind are changed; the `unit`, such as
         expert, and the `options`, such as `{"expert": 3}`; the `value` of the score, of random
         weights the mean over five draws; its `difference` to that of the whole model, with the 95%
-        interval from `low` to `high`, `p`, and `corrected_p` by Holm's method, or `why` there is
+        interval from `low` to `high`, `p`, and `corrected_p` by Holm's method, or the `reason` why there is
         none; the `cost`, by how much the score is worse; and the `share`, the cost over the score
         of the whole model: 1 if all of it is lost, or if a loss doubles.
 
@@ -92,7 +93,7 @@ def ablate(
         (4, 'size', dict_keys(['head']))
     """
     one_of(level=(level, ("none", "model", "units")))
-    with own_draws(), observed(model), evaluating(model):
+    with own_draws(), with_identity_gates(model), evaluating(model):
         ablations = _ablations(model, level)
         if not ablations:
             return pd.DataFrame(columns=_COLUMNS)
@@ -103,10 +104,10 @@ def ablate(
             if option_of(each.ablation) == "seed":
                 draws = [each._replace(options={"seed": draw}) for draw in range(_DRAWS)]
             drawn = Scores.of([_under(model, draw, quality) for draw in draws])
-            found = change(drawn, unchanged)
+            found = paired_change(drawn, unchanged)
             cost = (found.value if whole.lower_is_better else -found.value) + 0.0  # never -0.0
             own = {
-                "place": place(each.path, each.systems[each.path]) if each.path else "",
+                "place": layer_label(each.path, each.systems[each.path]) if each.path else "",
                 "value": drawn.values.mean() if len(drawn.values) else math.nan,
                 "difference": found.value,
                 "cost": cost,

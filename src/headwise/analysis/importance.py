@@ -13,11 +13,12 @@ from scipy.stats import t
 from torch import Tensor, nn
 
 from headwise.heads.attention import Attention, AttentionCall
-from headwise.models.inspect import ablated, attentions, evaluating, observe, systems
+from headwise.models.inspect import attentions, evaluating, observe, systems
 from headwise.ops.checks import one_of
 from headwise.ops.labels import IGNORED_LABEL
-from headwise.pretrained.gates import observed
-from headwise.pretrained.places import HeadLayout
+from headwise.pretrained.ablate import ablated
+from headwise.pretrained.gates import with_identity_gates
+from headwise.pretrained.layouts import HeadLayout
 
 Loss = Callable[[Any, Any], Tensor]
 
@@ -108,7 +109,7 @@ def head_importance(
     one_of(by=(by, ("gradient", "removal")))
     measure = _by_gradient if by == "gradient" else _by_removal
     found: dict[str, list[Tensor]] = defaultdict(list)  # of each attention (items, heads)
-    with observed(model, layouts), evaluating(model):
+    with with_identity_gates(model, layouts), evaluating(model):
         places = attentions(model)
         if not places:
             raise ValueError(f"model is a {type(model).__name__} without a known attention")

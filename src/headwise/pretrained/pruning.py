@@ -1,9 +1,9 @@
-"""Removes heads of a pretrained model: its maps become smaller, and its calls faster."""
+"""Removes heads from a pretrained model, which becomes smaller and faster."""
 
 from collections.abc import Iterable, Mapping
 from inspect import signature
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -12,45 +12,52 @@ from transformers.pytorch_utils import Conv1D
 
 from headwise.heads.system import System
 from headwise.ops.checks import one_of
-from headwise.pretrained.places import Place, places
+from headwise.pretrained.layouts import AttentionModule, find_attentions
 
 Model = TypeVar("Model", bound=nn.Module)
 Pretrained = TypeVar("Pretrained", bound=PreTrainedModel)
 
 HEADS_LEFT = "headwise_heads_left"  # the key of a config: paths of attentions to their heads
-# The maps of an attention to its queries, keys and values, each with its heads in their order.
+# Paths of the maps of an attention to its queries, keys and values, which are ordered by heads.
 _MAPS = [[f"{part}_proj" for part in "qkv"], [f"{part}_lin" for part in "qkv"]]
 _MAPS += [[f"{inner}{part}" for part in ("query", "key", "value")] for inner in ("", "self.")]
-# One map to all three does not tell how they lie: it is known of these classes.
-_BY_KEY = "query_key_value"  # for each key its queries, itself and its value
+# The order in a joint map to all three cannot be seen; it is known for these classes.
+_BY_KEY = "query_key_value"  # for each head of keys: its queries, its key, its value
 _FUSED = {"GPT2Attention": ["c_attn"], "ModernBertAttention": ["Wqkv"]}
 _FUSED |= {"GPTNeoXAttention": [_BY_KEY]}
-# The attributes of an attention that count its heads and its heads of keys, and their width.
+# Attributes of an attention: its number of heads, its number of heads of keys, its width.
 _COUNTS = ("num_heads", "num_attention_heads", "n_heads", "num_attn_heads", "n_head")
 _KEY_COUNTS = ("num_key_value_heads", "num_kv_heads")
 _WIDTHS = ("all_head_size", "split_size", "embed_dim")
 
-# Of an attention: which of its heads are left, how many heads of keys, and which rows of its maps.
-_Cut = tuple[Place, Tensor, int, dict[str, Tensor]]
+
+class _Cut(NamedTuple):
+    """The part of an attention that is left."""
+
+    attention: AttentionModule
+    heads: Tensor  # boolean (heads,)
+    keys: int  # number of heads of keys
+    rows: dict[str, Tensor]  # path of a map to a boolean tensor of its outputs
 
 
 def prune_heads(model: Model, heads: Mapping[str, Iterable[int]]) -> Model:
     """Removes heads from a plain transformers model for good; the model is changed and returned.
 
-    It is smaller and faster, and computes what it does while these heads are `hw.ablated`, up to
-    rounding. Make optimizers afterwards: its weights are new parameters. `save_pretrained` writes
-    it as ever, and `headwise.load_pruned` loads it, which `from_pretrained` cannot.
+    Its output is that of the model while these heads are `hw.ablated`, up to rounding. Make
+    optimizers afterwards, since its weights are new parameters. `save_pretrained` saves it, with the
+    heads that are left in the config, and `headwise.load_pruned` loads it; `from_pretrained` raises
+    an error of sizes.
 
     Args:
         model: a model of transformers, or a module that holds one.
         heads: the numbers of the heads to remove, by the path of their attention module, such as
-            `head_importance(model, data).least(3)`. Of heads that share their keys, as many go of
-            each group, or whole groups.
+            `head_importance(model, data).least(3)`. Where heads share keys, give whole groups, or
+            equally many heads of each group: `least(3, group=4)` for groups of 4.
 
     Raises:
-        ValueError: no such head; no head left, or groups of unequal sizes; heads that have other
-            weights than plain linear maps, such as norms of their own, sinks, or biases of
-            positions (T5). Nothing has changed then.
+        ValueError: no model of transformers; no such head; no head would be left, or groups of
+            unequal sizes; heads that have other weights than plain linear maps, such as norms of
+            their own, sinks, or biases of positions (T5). The model is unchanged then.
 
     Example:
         >>> import headwise as hw
@@ -59,7 +66,8 @@ def prune_heads(model: Model, heads: Mapping[str, Iterable[int]]) -> Model:
         >>> hw.prune_heads(model, {"transformer.h.1.attn": [3]}).transformer.h[1].attn.c_proj
         Conv1D(nf=32, nx=24)
     """
-    every = {place.path: place for place in places(model)}
+    every = {each.path: each for each in find_attentions(model)}
+    _owner(model)
     if any(isinstance(module, System) for module in model.modules()):
         raise ValueError(
             "model has gates over its heads, expected none: call headwise.remove_gates(model), or "
@@ -72,30 +80,30 @@ def prune_heads(model: Model, heads: Mapping[str, Iterable[int]]) -> Model:
 
 
 def load_pruned(kind: type[Pretrained], folder: str | Path, **options: Any) -> Pretrained:
-    """Loads a model of which `headwise.prune_heads` has removed heads, or one with all of them.
+    """Loads a model from which `headwise.prune_heads` has removed heads, or one with all heads.
 
     Args:
         kind: the class of the model, such as `transformers.GPT2LMHeadModel`.
-        folder: where its `save_pretrained` has written, or a name on the hub.
-        options: those of `from_pretrained`.
+        folder: the folder of its `save_pretrained`, or a name on the hub.
+        options: further arguments of `from_pretrained`.
     """
 
     def start(model: Any, config: Any, *args: Any, **kwargs: Any) -> None:
         kind.__init__(model, config, *args, **kwargs)
         left = vars(config).pop(HEADS_LEFT, {})
-        every = {_base_path(model, p.path): p for p in places(model)} if left else {}
+        every = {_base_path(model, p.path): p for p in find_attentions(model)} if left else {}
         gone = {path: {*range(every[path].num_heads)} - {*left[path]} for path in left}
         _prune(model, [_cut(every[path], removed) for path, removed in gone.items()])
 
-    # from_pretrained makes a model of its class and reads weights into it, piece by piece.
+    # from_pretrained constructs a model of its class, and then reads weights into it.
     smaller: Any = type(kind.__name__, (kind,), {"__init__": start, "__module__": kind.__module__})
     model: Pretrained = smaller.from_pretrained(folder, **options)
     model.__class__ = kind
     return model
 
 
-def _cut(place: Place, removed: set[int]) -> _Cut:
-    """What is left of an attention without these heads; raises `ValueError`."""
+def _cut(place: AttentionModule, removed: set[int]) -> _Cut:
+    """An attention without these heads; raises `ValueError`."""
     count, dim = place.num_heads, place.sizes()["head_dim"]
     if not removed < {*range(count)}:
         raise ValueError(
@@ -118,7 +126,8 @@ def _cut(place: Place, removed: set[int]) -> _Cut:
     if len({*left.tolist()} - {0}) > 1:
         raise ValueError(
             f"heads of {place.path!r} leave {left.tolist()} heads in its {keys} groups that share "
-            f"keys, expected as many in each, or none"
+            f"keys, expected as many in each, or none: head_importance(...).least(n, group="
+            f"{count // keys}) chooses such heads"
         )
     k = left > 0
     parts = [torch.cat([q, k, k])] if is_fused else [q, k, k]
@@ -126,10 +135,10 @@ def _cut(place: Place, removed: set[int]) -> _Cut:
         parts = [torch.cat([groups, k[:, None], k[:, None]], 1).flatten()]
     widths = map(int.__floordiv__, outputs, numbers)
     rows = dict(zip(maps, map(Tensor.repeat_interleave, parts, widths), strict=True))
-    return place, q, int(k.sum()), rows
+    return _Cut(place, q, int(k.sum()), rows)
 
 
-def _maps_of(place: Place, dim: int) -> dict[str, Any]:
+def _maps_of(place: AttentionModule, dim: int) -> dict[str, Any]:
     """The maps to queries, keys and values; raises `ValueError` where heads have other weights."""
     module, there = place.module, dict(place.module.named_modules())
     known = [_FUSED[kind.__name__] for kind in type(module).__mro__ if kind.__name__ in _FUSED]
@@ -155,9 +164,9 @@ def _maps_of(place: Place, dim: int) -> dict[str, Any]:
 
 
 def _prune(model: nn.Module, cuts: list[_Cut]) -> None:
-    """Keeps what is left of attentions, and has the config of the model say so."""
-    owner: Any = next(module for module in model.modules() if isinstance(module, PreTrainedModel))
-    said = dict(getattr(owner.config, HEADS_LEFT, {}))
+    """Removes all but the cuts from attentions, and writes the heads left into the config."""
+    _, owner = _owner(model)
+    kept = dict(getattr(owner.config, HEADS_LEFT, {}))
     for place, left, keys, rows in cuts:
         dim, heads = place.sizes()["head_dim"], int(left.sum())
         for path, outputs in rows.items():
@@ -168,14 +177,14 @@ def _prune(model: nn.Module, cuts: list[_Cut]) -> None:
         for module in place.module.modules():
             vars(module).update({name: sizes[name] for name in sizes.keys() & vars(module)})
         path = _base_path(model, place.path)
-        before = said.get(path, [*range(place.num_heads)])
-        said[path] = [before[head] for head in left.nonzero().flatten().tolist()]
+        before = kept.get(path, [*range(place.num_heads)])
+        kept[path] = [before[head] for head in left.nonzero().flatten().tolist()]
     if cuts:
-        owner.config.update({HEADS_LEFT: said})
+        owner.config.update({HEADS_LEFT: kept})
 
 
 def _keep(linear: Any, left: Tensor, end: int) -> None:
-    """Of a linear map only these outputs (end 0) or inputs (end 1) are left."""
+    """Removes all but these outputs (`end` 0) or inputs (`end` 1) from a linear map."""
     of_conv = isinstance(linear, Conv1D)  # whose weight is (inputs, outputs)
     names = ("nf", "nx") if of_conv else ("out_features", "in_features")
     setattr(linear, names[end], int(left.sum()))
@@ -188,7 +197,17 @@ def _keep(linear: Any, left: Tensor, end: int) -> None:
 
 
 def _base_path(model: nn.Module, path: str) -> str:
-    """The path of an attention as a base model has it, without a head and a wrapper around it."""
-    every = model.named_modules()
-    root, owner = next((root, each) for root, each in every if isinstance(each, PreTrainedModel))
+    """The path of an attention from the base model, without a wrapper or a head in front."""
+    root, owner = _owner(model)
     return path.removeprefix(f"{root}.").removeprefix(f"{owner.base_model_prefix}.")
+
+
+def _owner(model: nn.Module) -> tuple[str, Any]:
+    """The path and the model of transformers whose config says which heads are left."""
+    for path, module in model.named_modules():
+        if isinstance(module, PreTrainedModel):
+            return path, module
+    raise ValueError(
+        f"model is a {type(model).__name__} without a model of transformers in it, expected one, "
+        f"whose config says which heads are left"
+    )

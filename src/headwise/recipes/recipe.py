@@ -24,7 +24,7 @@ from pydantic import Field, ValidationError, create_model, field_validator, mode
 
 from headwise.data.settings import Data, Name, absolute
 from headwise.messages import one_of, shown
-from headwise.models.inspect import check_ablations
+from headwise.pretrained.ablate import check_ablations
 from headwise.recipes.document import (
     Change,
     Document,

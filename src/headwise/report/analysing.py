@@ -1,8 +1,6 @@
 """`headwise.analyse` and `headwise analyse`: what the heads of models do on data, and a page."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from functools import cached_property
 from operator import length_hint
 from pathlib import Path
 from typing import Any
@@ -14,11 +12,11 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
 from headwise.analysis.ablations import Level, Quality, ablate, of_loss, of_numbers, of_task
-from headwise.analysis.decided import Batch, Decided, Describe, collect
-from headwise.analysis.results import machine, versions
+from headwise.analysis.decisions import Batch, Describe, collect
 from headwise.data.load import lines
-from headwise.pretrained.gates import observed
-from headwise.pretrained.places import HeadLayout
+from headwise.pretrained.gates import with_identity_gates
+from headwise.pretrained.layouts import HeadLayout
+from headwise.report.analysis import Analysis, write_analyses
 from headwise.report.open_model import (
     check_finite,
     describe_text,
@@ -28,51 +26,14 @@ from headwise.report.open_model import (
     task_of,
     text_batch,
 )
-from headwise.report.page import write_page
-from headwise.report.sections import analysis_sections, findings
 from headwise.runs.evaluate import Opened, as_evaluated, check_same_items
 from headwise.runs.folder import distinct_names, read_result
 from headwise.runs.names import is_plain
 from headwise.tasks.task import Positions
 from headwise.training.watching import bars, say_begin
 
-PAGE = "analysis.html"
 MOST_TOKENS = 20_000  # that are read of a text: an analysis makes a pass for each head
 _SECOND = {"translation": "its translation", "classification": "its class"}
-
-
-@dataclass(eq=False)
-class Analysis:
-    """The result of `headwise.analyse`: what the heads of a model do on data.
-
-    Attributes:
-        decided: what each system of the model decided, a row for each decision, as numpy arrays
-            and a DataFrame of what stands there; empty if none decides anything, such as standard
-            attention.
-        ablations: a row for each ablation, the costliest first; None if none was made.
-        name: of the model, as the page shows it.
-        data: what it read, in words.
-        history: what a run recorded while it was trained.
-    """
-
-    decided: list[Decided]
-    ablations: pd.DataFrame | None = None
-    name: str = "model"
-    data: str = ""
-    history: Sequence[Mapping[str, float]] = field(default=(), repr=False)
-
-    @cached_property
-    def findings(self) -> list[str]:
-        """What was found, in sentences; shares are of the whole score."""
-        return findings(self.decided, self.ablations)
-
-    def write(self, folder: str | Path) -> Path:
-        """Writes the page `analysis.html` into a folder, and its tables as CSV into `tables`.
-
-        Returns:
-            The path of the page.
-        """
-        return write_analyses([self], Path(folder))
 
 
 def analyse(
@@ -123,15 +84,15 @@ def analyse(
         ...                                       ffn_dim=8, layers=1, attention="mae"))
         >>> batches = [{"input_ids": torch.randint(9, (3, 20))} for _ in range(2)]
         >>> analysis = hw.analyse(model, batches, tokens="input_ids")
-        >>> analysis.decided[0].weights.shape
+        >>> analysis.decisions[0].weights.shape
         (120, 2)
     """
     console = Console(stderr=True)
     described = _described(tokens, names) if tokens is not None else None
     measured = of_numbers(quality, higher_is_better=higher_is_better) if quality else None
-    with observed(model, layouts):
+    with with_identity_gates(model, layouts):
         found = _analysed(model, batches, described, measured, level, name, console)
-    found.data = f"{found.decided[0].sequences:,} sequences" if found.decided else ""
+    found.data = f"{found.decisions[0].sequences:,} sequences" if found.decisions else ""
     return found
 
 
@@ -183,21 +144,6 @@ def analyse_runs(
     return found
 
 
-def write_analyses(analyses: Sequence[Analysis], folder: Path, command: str = "") -> Path:
-    """Writes the page of analyses side by side; returns its path."""
-    says = [
-        f"{each.name}: {finding}" if len(analyses) > 1 else finding
-        for each in analyses
-        for finding in each.findings
-    ]
-    data = [f"{each.name}: {each.data}" for each in analyses]
-    numbers = ", ".join(f"{name} {version}" for name, version in versions().items())
-    sections = analysis_sections(analyses, "\n".join([command, *data, machine(), numbers]).strip())
-    title = f"What the heads of {', '.join(each.name for each in analyses)} do"
-    write_page(folder / PAGE, title, "\n".join(says), sections)
-    return folder / PAGE
-
-
 # --- one model --------------------------------------------------------------------------------
 
 
@@ -212,8 +158,8 @@ def _of_run(opened: Opened, name: str, level: Level, console: Console) -> Analys
         quality = of_task(model, task, opened.part, evaluation)
         found = _analysed(model, batches, task.describe, quality, level, name, console)
     found.data = f"{opened.part}, {len(items):,} {task.item_name}"
-    if found.decided and found.decided[0].sequences < len(items):
-        found.data += f", of which {found.decided[0].sequences:,} for all but the ablations"
+    if found.decisions and found.decisions[0].sequences < len(items):
+        found.data += f", of which {found.decisions[0].sequences:,} for all but the ablations"
     result = read_result(opened.run)
     found.history = result.history if result else ()
     return found
@@ -225,7 +171,7 @@ def _of_text(model_name: Path, name: str, file: Path, level: Level, console: Con
     task = task_of(model)
     per = "example" if task == "classification" else "token"
     quality = of_loss(model, batches, f"nats per {per}") if task else None
-    with observed(model):
+    with with_identity_gates(model):
         found = _analysed(model, batches, describe_text(tokenizer), quality, level, name, console)
     tokens = sum(batch["input_ids"].numel() for batch in batches)
     found.data = f"{file.name}, the first {len(batches):,} lines, {tokens:,} tokens"
@@ -274,13 +220,13 @@ def _analysed(
     with bars(console, transient=True) as shown:
         say_begin(console, f"{name}: batches are read")
         bar = shown.add_task(name, total=length_hint(batches) or None, figures="batches read")
-        decided = collect(model, shown.track(batches, task_id=bar), describe)
+        decisions = collect(model, shown.track(batches, task_id=bar), describe)
     if quality is not None and level != "none":
         with bars(console, transient=True) as shown:
             say_begin(console, f"{name}: ablations are evaluated one by one")
             bar = shown.add_task(name, total=None, figures="ablations")
             table = ablate(model, quality, level, track=lambda each: shown.track(each, task_id=bar))
-    return Analysis(decided, table, name)
+    return Analysis(decisions, table, name)
 
 
 def _described(tokens: str, names: Callable[[int], str]) -> Describe:

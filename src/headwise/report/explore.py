@@ -25,19 +25,12 @@ from headwise.analysis.decided import scaled
 from headwise.files import write_text
 from headwise.heads.attention import AttentionCall
 from headwise.heads.system import Routing
-from headwise.models.inspect import (
-    ablated,
-    attentions,
-    evaluating,
-    observe,
-    record,
-    run_as_written,
-    systems,
-)
+from headwise.models.inspect import attentions, evaluating, observe, run_as_written, systems
 from headwise.models.plan import system_name
-from headwise.pretrained.gates import observed
-from headwise.pretrained.places import HeadLayout
-from headwise.pretrained.watch import attention_noted
+from headwise.pretrained.ablate import ablated
+from headwise.pretrained.gates import with_identity_gates
+from headwise.pretrained.layouts import HeadLayout
+from headwise.pretrained.record import capture_attention_weights, record
 from headwise.report.inputs import Given, Source, of_batch, of_run, of_text
 from headwise.report.open_model import check_finite, open_plain
 from headwise.report.outputs import Outputs
@@ -167,7 +160,7 @@ def explore(
     else:
         raise ValueError("text is missing, expected what the model is to read")
     name = name or type(model).__name__
-    with observed(model, layouts):
+    with with_identity_gates(model, layouts):
         seen = _seen(name, model, given, without, Console(stderr=True))
         return Explored(name, given.says, [seen])
 
@@ -205,7 +198,7 @@ def explore_runs(
                     f"shown side by side on one input: give runs of one task, and a --text if "
                     f"their data differ"
                 )
-            stack.enter_context(observed(model))
+            stack.enter_context(with_identity_gates(model))
             models.append(_seen(name, model, given, without, console))
     return Explored(" and ".join(names), given.says, models)
 
@@ -265,7 +258,11 @@ def _places(model: nn.Module, given: Given) -> list[dict[str, Any]]:
     def note_given(path: str, weights: Tensor) -> None:
         read[path].append((every[path].site == "decoder_cross", weights))
 
-    with record(model) as decided, observe(model, note), attention_noted(model, note_given):
+    with (
+        record(model) as decided,
+        observe(model, note),
+        capture_attention_weights(model, note_given),
+    ):
         model(**given.batch)
     found = []
     for path, system in every.items():

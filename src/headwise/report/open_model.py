@@ -14,7 +14,7 @@ from headwise.data.tokenizers import read_tokenizer, token_names
 from headwise.models import for_tasks, speech
 from headwise.ops.labels import IGNORED_LABEL
 from headwise.pretrained.gates import load_gates
-from headwise.pretrained.hooks import NAME
+from headwise.pretrained.head_gates import NAME
 from headwise.pretrained.pruning import HEADS_LEFT, load_pruned
 from headwise.tasks.scores import spread
 from headwise.tasks.task import Positions

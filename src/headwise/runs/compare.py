@@ -1,40 +1,48 @@
 """Several systems of a recipe under one budget, side by side; on one data set or on several.
 
-A comparison is a folder of runs `SYSTEM-seedN`, and of tries of `--tune` in `tries/SYSTEM/`; of
-several data sets all this is in the folder of the data set. What is finished there is not trained
-again, and other systems and seeds may join it. What is compared stands in its `comparison.json`,
-and what was found in the runs.
+A comparison is a folder of runs `SYSTEM-seedN`, and of tries of `--tune` in `tries/SYSTEM/`. A
+comparison on several data sets has one such folder for each data set. Finished runs are not trained
+again, and other systems and seeds may join them. `comparison.json` says what is compared; the
+results stand in the folders of the runs.
 """
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Self
 
 import torch
 from rich.console import Console
 
 from headwise.analysis.cost import count_parameters
-from headwise.analysis.results import Benchmark, Compared, Tries, machine, versions
+from headwise.analysis.results import Compared, Tries, machine, versions
 from headwise.analysis.speed import OverRounds, decoding_speeds, relative_step_times
-from headwise.data.divide import lines_of
+from headwise.data.splits import format_facts
 from headwise.files import remove, write_text, written_whole
+from headwise.models.parameters import freeze_all_but
 from headwise.recipes.document import Change, RecipeError
 from headwise.recipes.recipe import SYSTEM, Recipe, RecipeFile, task_class
-from headwise.runs.folder import check_claim, check_inputs, claim, locked, read_model
-from headwise.runs.launching import Run, train_all
-from headwise.runs.match import match_parameters
+from headwise.runs.folder import (
+    check_inputs,
+    check_run_folder,
+    init_run_folder,
+    locked,
+    read_model,
+)
+from headwise.runs.launching import Launcher, Run, train_all
 from headwise.runs.names import COMPARISON, ENCODER, MODEL, TRIES
 from headwise.runs.run import batches
 from headwise.runs.tuning import Grid, check_grid, choose, combinations, in_words, name_of, of_try
 from headwise.tasks.task import Task
-from headwise.training.part import freeze_all_but
 from headwise.training.watching import say
 
-_STAMP = "comparison.yaml"  # of a comparison's folder, in place of recipe.yaml
+_RECIPE = "comparison.yaml"  # of a comparison's folder, in place of recipe.yaml
+TOLERANCE = 0.005  # of --match: the largest relative difference in the number of parameters
+Times = dict[str, dict[str, OverRounds]]
 
 
-def plan(
+def plan_comparison(
     file: RecipeFile,
     systems: Sequence[str],
     seeds: Sequence[int],
@@ -44,13 +52,13 @@ def plan(
     datasets: Sequence[str] = (),
     match: bool = False,
     grid: Grid | None = None,
-) -> "list[OnData]":
-    """Reads all that is compared, so that an error shows before anything is trained.
+) -> "list[DatasetComparison]":
+    """Reads all data that are compared on, so that an error shows before anything is trained.
 
     Args:
         file: the recipe.
         systems, seeds: what to train; the first system is the baseline.
-        folder: of the runs; of several data sets each has a folder in it.
+        folder: of the runs; with several data sets each has a folder in it.
         console: for notes.
         datasets: names of the recipe's data sets; without any, its `data` as they stand.
         match: whether all systems get as many parameters as the first has, by their width.
@@ -59,7 +67,7 @@ def plan(
     Raises:
         FolderError: a folder holds something else.
         ValueError: a recipe is wrong, data cannot be read, no width gives a system its number of
-            parameters, or tuning would undo what the user has said.
+            parameters, or tuning would undo what the user has set.
     """
     file.check_comparable()
     names: list[str | None] = [*datasets] or [None]
@@ -70,74 +78,96 @@ def plan(
     planned = []
     for name in names:
         say(console, f"reading {name or 'the data'}", "dim")
-        planned.append(OnData(file, systems, seeds, folder / (name or ""), name, grid or {}))
-        say(console, "\n".join(lines_of(planned[-1].task.facts)), "dim")
+        of = DatasetComparison.read(file, systems, seeds, folder / (name or ""), name, grid or {})
+        say(console, "\n".join(format_facts(of.task.facts)), "dim")
         for system in systems[1:] if match else ():
-            planned[-1].match(system)
-            say(console, f"{system}: {planned[-1].matched[system]}", "dim")
+            of.match(system)
+            say(console, f"{system}: {of.matched[system]}", "dim")
+        planned.append(of)
     return planned
 
 
-class OnData:
-    """What is compared on one data set, or on `data` of the recipe as they stand; see `plan`.
+@dataclass
+class DatasetComparison:
+    """A comparison on one data set, or on `data` of the recipe as they stand.
 
     Attributes:
+        file, systems, seeds, folder, grid: as of `plan_comparison`.
+        dataset: name of the data set, if it has one.
+        recipe: the recipe without a system.
         task: the data, as all systems read them.
-        matched: what `match` chose for each system, in words.
-        tuned: what each system has tried, and its choice.
+        shares_encoder: whether one of the systems starts from a run, whose encoder all others use.
+        matched: the widths that `match` chose for each system, in words.
+        tuned: the tries of each system, and its choice.
+        changes: what was matched and tuned, as changes to the recipe of each system.
     """
 
-    def __init__(
-        self,
+    file: RecipeFile
+    systems: Sequence[str]
+    seeds: Sequence[int]
+    folder: Path
+    dataset: str | None
+    grid: Grid
+    recipe: Recipe
+    task: Task
+    shares_encoder: bool
+    matched: dict[str, str] = field(default_factory=dict)
+    tuned: dict[str, Tries] = field(default_factory=dict)
+    changes: dict[str, list[Change]] = field(default_factory=dict)
+
+    @classmethod
+    def read(
+        cls,
         file: RecipeFile,
         systems: Sequence[str],
         seeds: Sequence[int],
         folder: Path,
-        name: str | None,
+        dataset: str | None,
         grid: Grid,
-    ) -> None:
-        self.file, self.systems, self.folder, self.name = file, systems, folder, name
-        self._seeds, self._grid = seeds, grid
-        self.matched: dict[str, str] = {}
-        self.tuned: dict[str, Tries] = {}
-        self._changes: dict[str, list[Change]] = {system: [] for system in systems}
+    ) -> Self:
+        """Reads the data; raises `FolderError` if the folder holds something else."""
         # Other systems and seeds may join later, but on the same data and vocabularies.
-        self._base = file.system(None, name)
-        check_claim(folder, self._base, _STAMP)
-        recipes = [*map(self.recipe, systems), self._base]
+        recipe = file.system(None, dataset)
+        check_run_folder(folder, recipe, _RECIPE)
+        recipes = [*(file.system(name, dataset) for name in systems), recipe]
         starts = [r for r in recipes if r.pretrained is not None and SYSTEM not in r.pretrained]
         # All data are encoded as by the model that one of them starts from, or has become.
-        self._has_encoder = bool(starts)
         finished = next(iter(sorted(folder.glob(f"*/{MODEL}"))), None)
-        self.task: Task = task_class(self._base.task)([*starts, *recipes][0], finished)
+        task = task_class(recipe.task)([*starts, *recipes][0], finished)
+        return cls(file, systems, seeds, folder, dataset, grid, recipe, task, bool(starts))
 
-    def recipe(self, system: str, changes: Sequence[Change] = ()) -> Recipe:
+    def recipe_of(self, system: str, changes: Sequence[Change] = ()) -> Recipe:
         """Returns the recipe of a system, with what was matched and tuned."""
-        return self.file.system(system, self.name, [*self._changes[system], *changes])
+        return self.file.system(system, self.dataset, [*self.changes.get(system, ()), *changes])
 
     def match(self, system: str) -> None:
         """Gives a system as many parameters as the first has, by its width.
+
+        Lamb et al. 2021, *Transformers with Competitive Ensembles of Independent Mechanisms*,
+        https://arxiv.org/abs/2103.00336, compare systems at one size in this way.
 
         Raises:
             ValueError: no width gives this number.
         """
 
         def count(system: str, changes: Sequence[Change] = ()) -> int:
-            config = self.task.config(self.recipe(system, changes), self.task)
+            config = self.task.config(self.recipe_of(system, changes), self.task)
             with torch.device("meta"):  # its model takes no memory
                 return count_parameters(self.task.model_class(config))
 
-        def widths(embed_dim: int, ffn_dim: int) -> list[Change]:
+        def of_widths(embed_dim: int, ffn_dim: int) -> list[Change]:
             return [(("model", "embed_dim"), embed_dim), (("model", "ffn_dim"), ffn_dim)]
 
-        config, target = self.task.config(self.recipe(system), self.task), count(self.systems[0])
-        before = config.embed_dim, config.ffn_dim, config.num_heads
+        config, target = self.task.config(self.recipe_of(system), self.task), count(self.systems[0])
+        widths = config.embed_dim, config.ffn_dim
         try:
-            found = match_parameters(*before, target, lambda *both: count(system, widths(*both)))
+            found = match_parameters(
+                *widths, config.num_heads, target, lambda *new: count(system, of_widths(*new))
+            )
         except ValueError as error:
             raise ValueError(f"--match parameters: {system}: {error}") from None
-        self._changes[system] = widths(*found)
-        words, number = in_words(self._changes[system]), count(system)
+        self.changes[system] = of_widths(*found)
+        words, number = in_words(self.changes[system]), count(system)
         self.matched[system] = f"{words}: {number:,} parameters ({number / target - 1:+.2%})"
 
     def tries(self) -> list[Run]:
@@ -145,13 +175,13 @@ class OnData:
         return [
             self._run(f"{TRIES}/{system}/{name_of(each)}", system, of_try(each))
             for system in self.systems
-            for each in combinations(self._grid)
+            for each in combinations(self.grid)
         ]
 
-    def runs(self, console: Console) -> list[Run]:
+    def next_runs(self, console: Console) -> list[Run]:
         """Returns the tries until all have ended, and then the runs, with what was chosen.
 
-        The runs of each seed are those of all systems, so that early results compare.
+        The runs of the first seed come first, so that early results compare the systems.
 
         Raises:
             ValueError: all tries of a system diverged.
@@ -160,111 +190,143 @@ class OnData:
         if not all(run.result() for run in tries):
             return tries
         for system in self.systems if tries else ():
-            label = f"{self.name} {system}" if self.name else system
+            label = f"{self.dataset} {system}" if self.dataset else system
             results = [run.result() for run in tries if run.recipe.system == system]
-            self.tuned[system] = found = choose(label, self._grid, filter(None, results))
-            chosen, best = combinations(self._grid)[found.chosen], found.tries[found.chosen]
-            self._changes[system] += chosen
+            self.tuned[system] = found = choose(label, self.grid, filter(None, results))
+            chosen, best = combinations(self.grid)[found.chosen], found.tries[found.chosen]
+            self.changes[system] = [*self.changes.get(system, ()), *chosen]
             loss = f"validation loss {best.validation_loss:.4g}, the best of {len(results)} tries"
             say(console, f"{label}: {in_words(chosen)}, {loss}", "dim")
             for note in found.notes:
                 say(console, f"{label}: {note}", "yellow")
         return [
             self._run(f"{system}-seed{seed}", system, [(("training", "seed"), seed)])
-            for seed in self._seeds
+            for seed in self.seeds
             for system in self.systems
         ]
 
     def _run(self, name: str, system: str, changes: Sequence[Change]) -> Run:
-        return Run(self.folder / name, self.recipe(system, changes), self.task)
+        return Run(self.folder / name, self.recipe_of(system, changes), self.task)
 
-    def claim(self, runs: list[Run]) -> list[Run]:
-        """Makes folders those of runs; whoever calls it has locked the folder of the comparison.
+    def init_folders(self, runs: list[Run]) -> list[Run]:
+        """Makes the folders of runs; the caller has locked the folder of the comparison.
 
         Raises:
             FolderError: a folder holds a run of another recipe, or the data have changed.
         """
-        claim(self.folder, self._base, _STAMP)
-        check_inputs(self.folder, self.task.digest())
+        init_run_folder(self.folder, self.recipe, _RECIPE)
+        check_inputs(self.folder, self.task.content_hash())
         for run in runs:
-            claim(run.folder, run.recipe)
+            init_run_folder(run.folder, run.recipe)
             encoder = run.folder / ENCODER
-            if self._has_encoder and run.recipe.pretrained is None and not encoder.is_dir():
+            if self.shares_encoder and run.recipe.pretrained is None and not encoder.is_dir():
                 with written_whole(encoder) as partial:  # also for a process of its own
                     partial.mkdir()
                     self.task.save(partial)
         return runs
 
 
-def compare(
-    planned: Sequence[OnData],
+def match_parameters(
+    embed_dim: int, ffn_dim: int, num_heads: int, target: int, count: Callable[[int, int], int]
+) -> tuple[int, int]:
+    """Returns the widths at which a model has `target` parameters, within half a percent.
+
+    The width of the model, a multiple of its number of heads, and that of its feed-forward change
+    together, as nearly in proportion as the number of parameters allows; nothing else changes.
+
+    Args:
+        embed_dim, ffn_dim: the widths to start from.
+        count: returns the number of parameters of a model of two such widths, or raises
+            `ValueError` if there is no such model.
+
+    Raises:
+        ValueError: no width gives this number.
+    """
+    start = count(embed_dim, ffn_dim)
+    if abs(start / target - 1) <= TOLERANCE / 5:
+        return embed_dim, ffn_dim
+    # Parameters grow with the width (embeddings) or with its square (all else). Some more widths
+    # on both sides: a system may need one that more than the number of heads divides.
+    low, high = sorted([embed_dim * target / start, embed_dim * (target / start) ** 0.5])
+    first, last = max(1, int(low // num_heads) - 4), int(high // num_heads) + 4
+    found = []
+    for width in range(num_heads * first, num_heads * last + 1, num_heads):
+        try:
+            small, large = count(width, ffn_dim), count(width, 2 * ffn_dim)
+            inner = ffn_dim
+            if large > small:  # else the plan sets the width of every feed-forward
+                wanted = ffn_dim + ffn_dim * (target - small) / (large - small)
+                inner = max(1, round(wanted / num_heads)) * num_heads
+            if abs(count(width, inner) / target - 1) <= TOLERANCE:
+                ratio = (inner / ffn_dim) / (width / embed_dim)
+                found.append((max(ratio, 1 / ratio), width, inner))
+        except ValueError:
+            continue  # a system needs other widths
+    if not found:
+        raise ValueError(
+            f"no width near {embed_dim} gives {target:,} parameters within {TOLERANCE:.1%}: the "
+            f"model has {start:,} at embed_dim {embed_dim} and ffn_dim {ffn_dim}; choose sizes for "
+            f"it in the recipe, or compare without --match"
+        )
+    return min(found)[1:]
+
+
+def run_comparison(
+    planned: Sequence[DatasetComparison],
     folder: Path,
     command: str,
     console: Console,
     *,
-    jobs: int = 1,
-    nproc: int = 1,
-    ray: Any = None,
-    modules: Sequence[str] = (),
+    launcher: Launcher | None = None,
     write: Callable[[Path], object] = lambda folder: None,
 ) -> list[Run]:
     """Trains every system with every seed under one budget, and returns the runs.
 
     Args:
-        planned: what `plan` has found for the folder.
+        planned: the result of `plan_comparison` for the folder.
         folder: of the comparison.
-        command: that reproduces this.
+        command: that reproduces the comparison.
         console: for bars and notes.
-        jobs, nproc, ray, modules: how runs are started, see `train_all`.
-        write: is called with the folder whenever a run has ended and `comparison.json` is up to
-            date, as far as it goes, and at the end.
+        launcher: how runs are started; by default one after the other.
+        write: is called with the folder of each data set whenever a run has ended and
+            `comparison.json` is up to date, as far as it goes, and at the end.
 
     Raises:
         FolderError: a folder holds something else.
         Interrupted: Ctrl-C came; the next call goes on.
         RunsFailed: some runs failed; all others are finished.
     """
+    launcher = launcher or Launcher()
 
-    def train(runs: Sequence[Run], after_each: Callable[[], None]) -> None:
-        how: dict[str, Any] = {"jobs": jobs, "nproc": nproc, "ray": ray, "modules": modules}
-        train_all(runs, console, after_each=after_each, **how)
-
-    def tidy() -> None:
+    def remove_weights_of_tries() -> None:
         for run in tries:
             if run.result():  # no run starts from its weights
                 for used in (run.folder / MODEL, *run.folder.glob("checkpoint-*")):
                     remove(used)
 
-    def write_what_there_is(*, is_last: bool = False) -> None:
+    def write_results(*, is_last: bool = False) -> None:
         if not any(run.result() for of_data in runs for run in of_data):
             return
         for of, of_data in zip(planned, runs, strict=True):
             # Runs at work would disturb measurements of times.
             found = _compared(of, of_data, command, _times(of, of_data) if is_last else {})
             write_text(of.folder / COMPARISON, found.model_dump_json(indent=1))
-        if planned[0].name is not None:
-            recipe, names = planned[0].file.recipe, [of.folder.name for of in planned]
-            title = f"{recipe.title or recipe.task}: {', '.join(planned[0].systems)}"
-            whole = Benchmark(title=title, datasets=names)
-            write_text(folder / COMPARISON, whole.model_dump_json(indent=1))
-        write(folder)
+            write(of.folder)
 
     with locked(folder):
-        tries = [run for of in planned for run in of.claim(of.tries())]
-        train(tries, tidy)
-        runs = [of.claim(of.runs(console)) for of in planned]
+        tries = [run for of in planned for run in of.init_folders(of.tries())]
+        train_all(tries, console, launcher, after_each=remove_weights_of_tries)
+        runs = [of.init_folders(of.next_runs(console)) for of in planned]
         every = [run for of_data in runs for run in of_data]
-        train(every, write_what_there_is)
+        train_all(every, console, launcher, after_each=write_results)
         say(console, "timing steps and generation", "dim")
-        write_what_there_is(is_last=True)
+        write_results(is_last=True)
     return every
 
 
-def _compared(
-    of: OnData, runs: Sequence[Run], command: str, times: dict[str, dict[str, OverRounds]]
-) -> Compared:
-    recipe = of.recipe(of.systems[0])
-    title = f"{recipe.title}, {of.name}" if recipe.title and of.name else recipe.called
+def _compared(of: DatasetComparison, runs: Sequence[Run], command: str, times: Times) -> Compared:
+    recipe = of.recipe_of(of.systems[0])
+    title = f"{recipe.title}, {of.dataset}" if recipe.title and of.dataset else recipe.called
     return Compared(
         title=f"{title}: {', '.join(of.systems)}",
         task=recipe.task,
@@ -283,7 +345,7 @@ def _compared(
     )
 
 
-def _times(of: OnData, runs: Sequence[Run]) -> dict[str, dict[str, OverRounds]]:
+def _times(of: DatasetComparison, runs: Sequence[Run]) -> Times:
     """Measures the times of the first run of each system, in turns with the others."""
     first = {run.recipe.system: run for run in reversed(runs)}
     models = {name: read_model(first[name].folder) for name in of.systems}

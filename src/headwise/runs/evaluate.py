@@ -12,22 +12,21 @@ from typing import Any, cast
 
 from rich.console import Console
 
-from headwise.analysis.results import RunResult
+from headwise.analysis.results import TEST, RunResult
 from headwise.analysis.statistics import Estimate, Scores, contrast
 from headwise.data.settings import PARTS
 from headwise.files import write_bytes, write_text
 from headwise.messages import one_of, shown
-from headwise.models.inspect import ablated, systems
+from headwise.models.inspect import systems
 from headwise.models.modeling import HeadwiseModel
 from headwise.models.plan import system_class
+from headwise.pretrained.ablate import ablated
 from headwise.recipes.recipe import Evaluation, Recipe, task_class
 from headwise.runs.folder import MODEL, read_inputs, read_model, read_recipe, readable
 from headwise.tasks.scores import Outcome, Score
 from headwise.tasks.task import Each, Task
 from headwise.training.loss import aside_of_training
 from headwise.training.watching import bars, say, say_begin
-
-TEST = "test"  # the name of the test part
 
 
 def evaluate(

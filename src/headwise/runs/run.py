@@ -10,24 +10,24 @@ from rich.console import Console
 from transformers import set_seed
 
 from headwise.analysis.cost import count_parameters, model_cost
-from headwise.analysis.decided import look_at
-from headwise.analysis.results import RunResult
+from headwise.analysis.metrics import decision_monitor
+from headwise.analysis.results import TEST, RunResult
 from headwise.data.divide import lines_of
 from headwise.data.stream import Stream, StreamBatches
 from headwise.files import write_text
 from headwise.heads.attention import MultiHeadAttention
-from headwise.models.inspect import place, systems
+from headwise.models.inspect import layer_label, systems
 from headwise.models.modeling import HeadwiseModel
+from headwise.models.parameters import freeze_all_but
 from headwise.recipes.pretrained import digest_weights
 from headwise.recipes.recipe import Recipe, task_class
-from headwise.runs.evaluate import TEST, as_evaluated, with_scores
+from headwise.runs.evaluate import as_evaluated, with_scores
 from headwise.runs.folder import check_inputs, locked, read_model, read_recipe, read_result
 from headwise.runs.names import ENCODER, MODEL, RESULT, FolderError
 from headwise.tasks.task import Task
 from headwise.training.batches import Batches
 from headwise.training.checkpoints import write_model
 from headwise.training.loss import mean_loss
-from headwise.training.part import count_trained, freeze_all_but
 from headwise.training.settings import TrainingSettings
 from headwise.training.trainer import Progress, Trainer, accelerator_for
 from headwise.training.watching import say
@@ -124,7 +124,7 @@ def _train(
     with as_evaluated(model, recipe.evaluation, console, recipe.system):
         pass  # an ablation that does not fit the model: found before training
     follows = settings.snapshots and _units(model)
-    look = look_at(task, settings.batch_tokens) if follows else lambda model: {}
+    monitor = decision_monitor(task, settings.batch_tokens) if follows else lambda model: {}
     progress = Trainer(
         model,
         train,
@@ -132,7 +132,7 @@ def _train(
         settings,
         folder,
         accelerator,
-        measure=lambda model: task.monitor(model) | look(model),
+        measure=lambda model: task.monitor(model) | monitor(model),
         label=folder.resolve().name,
         console=console,
     ).fit()
@@ -151,7 +151,9 @@ def _result(folder: Path, recipe: Recipe, task: Task, progress: Progress) -> Run
         system=recipe.system or "model",
         seed=settings.seed,
         parameters=count_parameters(model),
-        trained_parameters=None if settings.train == "all" else count_trained(model),
+        trained_parameters=None
+        if settings.train == "all"
+        else model.num_parameters(only_trainable=True),
         macs=model_cost(model.config, lengths).macs,
         macs_lengths=lengths,
         steps=progress.step,
@@ -167,7 +169,7 @@ def _result(folder: Path, recipe: Recipe, task: Task, progress: Progress) -> Run
 def _units(model: HeadwiseModel) -> dict[str, str]:
     """The place of each system that decides something, and what its decisions weigh."""
     return {
-        place(path, system): system.unit
+        layer_label(path, system): system.unit
         for path, system in systems(model).items()
         if type(system) is not MultiHeadAttention  # standard attention decides nothing
     }

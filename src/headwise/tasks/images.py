@@ -22,29 +22,29 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from headwise.data.builtin import digits, photographs
-from headwise.data.divide import parts_of
-from headwise.data.encode import Columns, Items, cached, pad
-from headwise.data.load import DataError, Row, generated
-from headwise.data.palette import PALETTE, Palette
-from headwise.data.pixels import image_files, pixels_of
-from headwise.data.settings import PARTS, Data, Files, files_of
+from headwise.data.encode import Columns, EncodedDataset, cached_folder, pad
+from headwise.data.images import PALETTE, Palette, read_image_files, read_pixels
+from headwise.data.load import DataError, Row, from_generator
+from headwise.data.settings import SPLITS, Data, Files, files_of
+from headwise.data.splits import load_splits
 from headwise.files import write_bytes
 from headwise.models.for_tasks import CausalLM
-from headwise.models.inspect import evaluating, record, systems
+from headwise.models.inspect import evaluating, systems
 from headwise.models.modeling import HeadwiseModel
 from headwise.ops.labels import IGNORED_LABEL
+from headwise.pretrained.record import record
 from headwise.recipes.recipe import Evaluation, Recipe
 from headwise.settings import LARGEST_SEED, FrozenSettings
 from headwise.tasks.scores import Outcome, Picture, Score, spread
-from headwise.tasks.task import Each, Positions, Task, Wish
+from headwise.tasks.task import BatchMap, Positions, PredictRequest, Task, map_batches
 from headwise.training.loss import own_draws
 
 PAIRS = "pairs"
 SIDES = ("left", "right")
 _BATCH_TOKENS = 16_384  # tokens of a batch in evaluation
-_MEASURED = 256  # validation images of which figure 2 is measured
-_AT_ONCE = 64  # images that are drawn, or of which weights are taken, at a time
-_DRAWN = 16  # images that `predict` draws by default
+_MEASURED = 256  # validation images for the measure of figure 2
+_BATCH = 64  # images of a batch that is sampled or measured
+_SAMPLES = 16  # images that `predict` samples by default
 _COLUMNS = 8  # images side by side in a picture
 
 
@@ -52,11 +52,11 @@ class ImageData(Data):
     """Images: the column `image`. Files are folders of images."""
 
     size: int = Field(32, ge=1)
-    """Height and width in pixels, to which the largest middle square of an image is resized."""
+    """Height and width in pixels, to which the largest centre square of an image is resized."""
     mode: Literal["rgb", "grey"] = "rgb"
     """`rgb` for three channels, `grey` for one."""
     options: dict[str, Any] = {}
-    """Further arguments of the data that `path` names. Those of `pairs` are `left` and `right`,
+    """Further arguments of the data that `path` names. The data `pairs` have `left` and `right`,
     each with keys of `data`, and a `seed`; both halves have the size and the mode of the pair."""
 
     @model_validator(mode="before")
@@ -79,61 +79,63 @@ class ImageData(Data):
 
 
 class PaletteSettings(FrozenSettings):
-    """How the colours are chosen; the default is that of minGPT for CIFAR-10."""
+    """How the colours are chosen; the default is minGPT's for CIFAR-10."""
 
     colors: int = Field(512, ge=2, le=65_536)
-    """How many colours the palette has. Images with no more colours keep them exactly."""
+    """Number of colours of the palette. Images with fewer colours keep them exactly."""
 
 
 class ImageEvaluation(Evaluation):
-    """How images are drawn in evaluation and by `headwise predict`."""
+    """How images are sampled in evaluation and by `headwise predict`."""
 
     samples: int = Field(8, ge=0)
-    """How many images the model draws."""
+    """Number of images that the model generates."""
     seed: int = Field(1, ge=0, le=LARGEST_SEED)
-    """Seed of the random draws."""
+    """Seed of the sampling."""
 
 
 class ImageRecipe(Recipe):
     """A recipe of the image task."""
 
     data: ImageData
-    """Which images the model learns."""
+    """The images."""
     palette: PaletteSettings = Field(default_factory=PaletteSettings)
     """How the colours of the images are chosen."""
     evaluation: ImageEvaluation = Field(default_factory=ImageEvaluation)
-    """How images are drawn."""
+    """How images are sampled."""
 
 
 def pairs(
     left: dict[str, Any], right: dict[str, Any], seed: int = 1
 ) -> dict[str, datasets.Dataset]:
-    """Returns images of two sources side by side, which `seed` pairs at random.
+    """Returns images of two sources side by side, in random pairs.
 
-    The images of the smaller source are used in shuffled rounds. The sources are divided into parts
-    before they are paired, so that no half of a training image is in another part.
+    The images of the smaller source are used several times. The sources are split before they are
+    paired, so that no half of a training image is in another split.
 
     Args:
         left, right: the data of a half, with keys of `data`.
-        seed: pairs the images.
+        seed: seed of the pairs.
     """
-    halves = [parts_of(ImageData(**half), Images)[0] for half in (left, right)]
+    halves = [load_splits(ImageData(**half), Images)[0] for half in (left, right)]
     options = {"left": left, "right": right, "seed": seed}
     return {
-        part: generated(_pairs, part=part, marks=[x[part]._fingerprint for x in halves], **options)
-        for part in PARTS
+        split: from_generator(
+            _pairs, split=split, sources=[half[split]._fingerprint for half in halves], **options
+        )
+        for split in SPLITS
     }
 
 
 def _pairs(
-    left: dict[str, Any], right: dict[str, Any], seed: int, part: str, **_: object
+    left: dict[str, Any], right: dict[str, Any], seed: int, split: str, **_: object
 ) -> Iterator[Row]:
     shape = ImageData(**left).shape
-    halves = [parts_of(ImageData(**half), Images)[0][part]["pixels"] for half in (left, right)]
+    halves = [load_splits(ImageData(**half), Images)[0][split]["pixels"] for half in (left, right)]
     number = max(map(len, halves))
-    draw = np.random.default_rng((seed, PARTS.index(part)))
+    random = np.random.default_rng((seed, SPLITS.index(split)))
     orders = [
-        np.concatenate([draw.permutation(len(half)) for _ in range(-(-number // len(half)))])
+        np.concatenate([random.permutation(len(half)) for _ in range(-(-number // len(half)))])
         for half in halves
     ]
     for indices in zip(*(order[:number].tolist() for order in orders), strict=True):
@@ -143,7 +145,7 @@ def _pairs(
 
 
 class Images(Task):
-    """Images as sequences of the colours of a palette, each behind `<bos>`."""
+    """Images as sequences of `<bos>` and the colours of their pixels."""
 
     name = "images"
     recipe_class = ImageRecipe
@@ -154,14 +156,14 @@ class Images(Task):
     item_name = "images"
     loss_unit = "nats per pixel"
     pipeline = "unconditional-image-generation"
-    rows_at_once = 100  # photographs of a data set may have megabytes each
+    rows_at_once = 100  # a photograph may have megabytes
     clean_keys: ClassVar = {"path", "options", "size", "mode"}
     clean_features = datasets.Features({"pixels": datasets.Value("binary")})
     features = datasets.Features({"input_ids": datasets.List(datasets.Value("int32"))})
 
     @staticmethod
     def read_files(files: Files, data: Data) -> datasets.Dataset:
-        return image_files(files_of(files))
+        return read_image_files(files_of(files))
 
     @classmethod
     def clean(cls, columns: Columns, data: ImageData, part: str) -> Columns:
@@ -261,7 +263,7 @@ class Images(Task):
     def _weights(self, model: HeadwiseModel, ids: Tensor) -> dict[int, Tensor]:
         """By layer, `(images, height, width, experts)`, where there are weights for each pixel."""
         found: dict[int, list[Tensor]] = {}
-        for some in ids.split(_AT_ONCE):
+        for some in ids.split(_BATCH):
             with evaluating(model), record(model) as decided:
                 model(input_ids=some.to(model.device))
             for path, routings in decided.items():
@@ -295,7 +297,7 @@ class Images(Task):
         """Draws images and writes them into a PNG file."""
         wish.refuse(cls.name, "inputs", "texts")
         output = wish.output or Path(f"{folder.resolve().parent.name}.png")
-        palette, number = Palette.load(folder), wish.number or _DRAWN
+        palette, number = Palette.load(folder), wish.number or _SAMPLES
         write_bytes(output, sheet([draw_images(model, palette, recipe.evaluation, number)]))
         yield f"written: {output}"
 
@@ -320,7 +322,7 @@ def draw_images(
                 suppress_tokens=[palette.bos_token_id],
                 remove_invalid_values=True,  # of a model that diverged
             )
-            for some in start.split(_AT_ONCE)
+            for some in start.split(_BATCH)
         ]
     return palette.decode(torch.cat(drawn).cpu())
 

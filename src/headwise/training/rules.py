@@ -16,7 +16,7 @@ from torch.optim import Optimizer
 from headwise.heads.rules import Rule, TrainingProgress, UntrainedRuleWarning, rule_settings
 from headwise.heads.system import System
 from headwise.messages import cut
-from headwise.models.inspect import place
+from headwise.models.inspect import layer_label
 from headwise.models.parameters import decayed_parameters
 from headwise.models.plan import rule_name
 from headwise.ops.checks import did_you_mean
@@ -174,7 +174,7 @@ class TrainingRules:
     def record(self) -> dict[str, float]:
         """What the rules follow over the training: `alpha encoder_self.2/5` is that of unit 5."""
         return {
-            f"{name} {place(path, rule.systems[path])}/{unit}": value
+            f"{name} {layer_label(path, rule.systems[path])}/{unit}": value
             for rule in self.rules.values()
             for path, followed in rule.record().items()
             for name, values in followed.items()

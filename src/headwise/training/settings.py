@@ -14,7 +14,6 @@ from headwise.settings import LARGEST_SEED, Settings
 if TYPE_CHECKING:
     from headwise.heads.rules import RuleSettings
 
-TrainedPart = Literal["all", "gates+output", "gates", "nothing"]
 Count = Annotated[int, Field(ge=1)]
 Decay = Annotated[float, Field(ge=0, lt=1)]
 Logger = Literal[
@@ -38,7 +37,7 @@ class TrainingSettings(Settings):
     """Number of optimizer steps of the run. Give either this or epochs."""
     epochs: float | None = Field(None, gt=0)
     """How often the run goes through the training data."""
-    train: TrainedPart = "all"
+    train: Literal["all", "gates+output", "gates", "nothing"] = "all"
     """Which parameters learn. `gates`: those by which systems decide how heads are combined (FTG of
     Peng et al. 2020); `gates+output`: these and the output projections of all attentions (FTG+);
     `all` (FTALL); `nothing`: the model is evaluated as it starts (NOFT)."""

@@ -1,7 +1,8 @@
-"""Where the attentions of a transformers model have their heads: found by the names in use there.
+"""Finds the attentions of a transformers model, their heads and their output projections.
 
-An attention joins what its heads have read, `(batch, queries, heads * head_dim)`, head by head, and
-calls its output projection with it: what stands before that projection sees the heads of any model.
+Attentions differ in much, but each concatenates the outputs of its heads, `(batch, queries,
+heads * head_dim)`, and calls its output projection with them. So a system before that projection
+sees the heads of any model. Projections and numbers of heads are found by the names in use.
 """
 
 import inspect
@@ -26,22 +27,22 @@ _COUNTS = (
     *("num_heads", "num_attention_heads", "n_heads", "num_attn_heads", "n_head"),
     *("self.num_attention_heads", "self.num_heads", "config.num_attention_heads"),
 )
-_SAYS_CAUSAL = ("is_causal", "self.is_causal", "is_decoder", "self.is_decoder")
-# How forward calls hidden states, (batch, time, width), if they come first; others have time first.
+_CAUSAL = ("is_causal", "self.is_causal", "is_decoder", "self.is_decoder")
+# Names of a first argument of the shape (batch, time, width); others have time first.
 _HIDDEN_STATES = ("hidden_states", "hidden_state", "input")
 
 
 @dataclass(frozen=True)
 class HeadLayout:
-    """Where the attention modules of one class have their heads, if that is not found by itself.
+    """Where the attention modules of one class have their heads, for classes with unusual names.
 
     The module's `forward` takes the hidden states first, `(batch, queries, width)`, and calls the
-    output projection with what its heads have read, `(batch, queries, heads * head_dim)`.
+    output projection with the outputs of its heads, `(batch, queries, heads * head_dim)`.
 
     Args:
         projection: path of the output projection, from the attention module.
         num_heads: path of the attribute that holds the number of heads.
-        is_causal: whether a position may not see later ones; what the module says if not given.
+        is_causal: whether a position may not see later ones; by default as the module says.
     """
 
     projection: str | None = None
@@ -50,7 +51,7 @@ class HeadLayout:
 
 
 @dataclass(frozen=True)
-class Place:
+class AttentionModule:
     """An attention module of a model, and where it has its heads."""
 
     path: str
@@ -77,14 +78,16 @@ class Place:
         return {"embed_dim": embed_dim, "num_heads": heads, "head_dim": width // heads}
 
 
-def places(model: nn.Module, layouts: Mapping[str, HeadLayout] | None = None) -> list[Place]:
-    """The attention modules of a model whose heads are known, in the order they stand in.
+def find_attentions(
+    model: nn.Module, layouts: Mapping[str, HeadLayout] | None = None
+) -> list[AttentionModule]:
+    """The attention modules of a model whose heads are known, in the order of its modules.
 
-    Raises `ValueError` if there is none, or `layouts` name what a module does not have.
+    Raises `ValueError` if there is none, or if `layouts` do not fit the modules.
     """
     layouts = layouts or {}
-    found: list[Place] = []
-    named: set[str] = set()  # the classes of modules, and their bases: FSDP makes subclasses
+    found: list[AttentionModule] = []
+    named: set[str] = set()  # classes of modules and their bases, as FSDP makes subclasses
     stacks = [path for path, module in model.named_modules() if isinstance(module, PreTrainedModel)]
     for path, module in model.named_modules():
         kinds = [base.__name__ for base in type(module).__mro__]
@@ -98,11 +101,11 @@ def places(model: nn.Module, layouts: Mapping[str, HeadLayout] | None = None) ->
             stack = max(within, key=len, default="")
             number = re.search(r"\.(\d+)(\.|$)", path.removeprefix(stack))
             layer, site = int(number[1]) if number else 0, _site(path, module, given)
-            found.append(Place(path, module, projection, heads, site, layer, stack))
+            found.append(AttentionModule(path, module, projection, heads, site, layer, stack))
         elif given is not None:
-            raise ValueError(f"{path!r}, a {kinds[0]}, lacks what layouts says of it: {given}")
+            raise ValueError(f"{path!r}, a {kinds[0]}, does not fit its layout {given}")
     for kind in layouts.keys() - named:
-        raise ValueError(f"layouts name {kind!r}, which is the class of no module of the model")
+        raise ValueError(f"layouts name {kind!r}, but no module of the model is of this class")
     if not found:
         raise ValueError(_unknown(model))
     return found
@@ -117,7 +120,7 @@ def _is_attention(module: nn.Module) -> bool:
 
 
 def _heads(module: nn.Module, layout: HeadLayout) -> tuple[str, int]:
-    """The path of an attention's output projection, and the number of its heads; or nothing."""
+    """The path of an attention's output projection, and its number of heads; `""` or 0 if unknown."""
     there = {name: width for name, part in module.named_modules() if (width := _widths(part)[0])}
     names = (layout.projection,) if layout.projection else _PROJECTIONS
     projection = next((name for name in names if name in there), "")
@@ -135,15 +138,15 @@ def _site(path: str, module: nn.Module, layout: HeadLayout | None) -> str:
     name = path.rpartition(".")[2]
     if "cross" in name.lower() or name in ("encoder_attn", "EncDecAttention"):
         return "decoder_cross"
-    said = [None if layout is None else layout.is_causal]
-    # Models whose attention is causal otherwise may be used as encoders.
-    said += [False] if _attribute(module, "config.is_causal") is False else []
-    said += [_attribute(module, each) for each in _SAYS_CAUSAL]
-    said = [each for each in said if isinstance(each, bool)]
-    # Where it says nothing, as in BLOOM, it is causal if its family has models that generate.
+    flags = [None if layout is None else layout.is_causal]
+    # A configuration may turn a model with causal attention into an encoder.
+    flags += [False] if _attribute(module, "config.is_causal") is False else []
+    flags += [_attribute(module, each) for each in _CAUSAL]
+    flags = [each for each in flags if isinstance(each, bool)]
+    # Without a flag, as in BLOOM, attention is causal if the family has models that generate.
     names = dir(sys.modules.get(type(module).__module__))
     generates = any("ForCausal" in each or "LMHeadModel" in each for each in names)
-    return "decoder_self" if (said[0] if said else generates) else "encoder_self"
+    return "decoder_self" if (flags[0] if flags else generates) else "encoder_self"
 
 
 def _attribute(module: nn.Module, path: str) -> Any:
@@ -154,26 +157,30 @@ def _attribute(module: nn.Module, path: str) -> Any:
 
 
 def _widths(projection: Any) -> tuple[int, int]:
-    """What a linear map takes and gives; zeros for other modules."""
-    for takes, gives in (("in_features", "out_features"), ("nx", "nf")):
-        if isinstance(getattr(projection, takes, None), int):
-            return getattr(projection, takes), getattr(projection, gives)
+    """The widths of the input and the output of a linear map; zeros for other modules."""
+    for before, after in (("in_features", "out_features"), ("nx", "nf")):
+        if isinstance(getattr(projection, before, None), int):
+            return getattr(projection, before), getattr(projection, after)
     return 0, 0
 
 
 def _unknown(model: nn.Module) -> str:
-    """What to do about a model without known heads."""
+    """The message about a model without known heads."""
+    message = f"model is a {type(model).__name__}"
     if any(isinstance(module, System) for module in model.modules()):
         return (
-            f"model is a {type(model).__name__} with systems of headwise's own, expected a model "
-            f"of transformers; a model of headwise gets another system by its with_attention"
+            f"{message} with systems of headwise's own, expected a model of transformers; a model "
+            f"of headwise gets another system by its with_attention"
         )
-    said = f"model is a {type(model).__name__} without an attention whose heads are known"
+    message += " without an attention whose heads are known"
     for module in filter(_is_attention, model.modules()):
         maps = [name for name, part in module.named_modules() if name and _widths(part)[0]]
         return (
-            f"{said}: say where they are, as by layouts={{{type(module).__name__!r}: "
+            f"{message}: say where they are, as by layouts={{{type(module).__name__!r}: "
             f"headwise.HeadLayout(projection=..., num_heads=...)}}, its linear maps being "
             f"{', '.join(maps) or 'none'}"
         )
-    return f"{said}: no attention in it takes the hidden states first"
+    return (
+        f"{message}, expected a model of transformers, or modules of headwise.systems.System: no "
+        f"attention in it takes the hidden states first"
+    )

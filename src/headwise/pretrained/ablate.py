@@ -1,0 +1,116 @@
+"""Evaluating a model with other decisions than its own; `headwise.heads.ablation` says which."""
+
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+from torch import nn
+
+from headwise.heads.ablation import Ablation, check_edit
+from headwise.heads.system import System
+from headwise.messages import cut
+from headwise.models.inspect import systems
+from headwise.models.plan import system_class, system_name
+from headwise.ops.checks import did_you_mean
+from headwise.pretrained.gates import with_identity_gates
+from headwise.pretrained.layouts import HeadLayout
+
+# From the name of a system to the name of an ablation, or to a mapping with that `name` and its
+# option.
+Ablations = Mapping[str, str | Mapping[str, Any]]
+
+
+@contextmanager
+def ablated(
+    model: nn.Module,
+    where: str | Ablations,
+    name: str | None = None,
+    *,
+    layouts: Mapping[str, HeadLayout] | None = None,
+    **options: Any,
+) -> Iterator[None]:
+    """While this context is open, the systems of a model compute otherwise in evaluation.
+
+    A forward pass in training mode, in which ablations change nothing, is an error (`ValueError`)
+    meanwhile. Contexts that are open at once add up.
+
+    Args:
+        model: a headwise model, a plain model of transformers, or any module that holds systems.
+        where: the path of a system in the model, or of a module that holds a single one, such as an
+            attention of transformers. Or a mapping for all systems of a kind: the name of a system,
+            as plans have it, to the name of an ablation, or to a mapping with the key `name` and
+            the ablation's option. The attentions of a plain model are of the kind `standard`.
+        name: the ablation of the system at a path, one of its `edits`; `headwise.heads.ablation`
+            says what each does. Without it, the one option says which units are left out:
+            `expert=3` is the ablation `without-expert`, `head=[0, 1]` leaves out two heads.
+        layouts: as in `headwise.gate_heads`.
+        options: of the ablation of the system at a path.
+
+    Example:
+        >>> import torch
+        >>> import headwise as hw
+        >>> from transformers import GPT2Config, GPT2Model
+        >>> model = GPT2Model(GPT2Config(n_embd=32, n_layer=1, n_head=4)).eval()
+        >>> tokens = torch.tensor([[3, 1, 4]])
+        >>> before = model(tokens).last_hidden_state
+        >>> with hw.ablated(model, "h.0.attn", head=3):
+        ...     torch.equal(model(tokens).last_hidden_state, before)
+        False
+    """
+    with ExitStack() as stack:
+        stack.enter_context(with_identity_gates(model, layouts))
+        every = systems(model)
+        for system, ablation in _ablations(every, where, name, options):
+            if not system.site:  # its layer is unknown, and each layer draws for itself
+                ablation.draw += str([*every.values()].index(system))
+            stack.callback(setattr, system, "ablations", system.ablations)
+            stack.enter_context(system.register_forward_pre_hook(_refuse_training))
+            system.ablations = (*system.ablations, ablation)
+        yield
+
+
+def check_ablations(ablations: Ablations) -> None:
+    """Raises `ValueError` unless the systems, their ablations and the options exist."""
+    for kind, given in ablations.items():
+        options = {"name": given} if isinstance(given, str) else dict(given)
+        check_edit(kind, system_class(kind).edits, options.pop("name", ""), options)
+
+
+def _ablations(
+    every: dict[str, System], where: str | Ablations, name: str | None, options: dict[str, Any]
+) -> list[tuple[System, Ablation]]:
+    if isinstance(where, str):
+        if name is None and len(options) == 1:
+            name = f"without-{next(iter(options))}"
+        system = _system_at(every, where)
+        return [(system, Ablation(system, name or "", **options))]
+    check_ablations(where)
+    found = []
+    for kind, given in where.items():
+        chosen = {"name": given} if isinstance(given, str) else dict(given)
+        alike = [system for system in every.values() if type(system) is system_class(kind)]
+        if not alike:
+            there = dict.fromkeys(system_name(type(system)) for system in every.values())
+            raise ValueError(f"ablated names {kind!r}, but the model has {', '.join(there)}")
+        found += [(system, Ablation(system, **chosen)) for system in alike]
+    return found
+
+
+def _system_at(every: dict[str, System], path: str) -> System:
+    """The system at a path, or the only one in the module there; raises `ValueError`."""
+    within = [each for each in every if f"{each}.".startswith(f"{path}.")] if path else [*every]
+    if len(within) == 1:
+        return every[within[0]]
+    raise ValueError(
+        f"at {path!r} the model has {len(within)} systems, expected one of "
+        f"{cut(', '.join(within or every))}{'' if within else did_you_mean(path, every)}"
+    )
+
+
+def _refuse_training(system: Any, _: Any) -> None:
+    # A copy has this hook too, but no ablation.
+    if system.training and system.ablations:
+        raise ValueError(
+            f"a {type(system).__name__} is ablated and in training mode, in which an ablation "
+            f"changes nothing: call eval() of the model before its forward pass"
+        )
