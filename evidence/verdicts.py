@@ -32,7 +32,7 @@ from scipy import stats
 import headwise
 from headwise.analysis.cost import model_cost
 from headwise.analysis.statistics import SIGNIFICANT, Estimate, Scores, contrast
-from headwise.messages import one_of
+from headwise.messages import expected_one_of
 from headwise.report.page import interval, number
 from headwise.tasks.scores import Score
 from headwise.yaml import read_yaml
@@ -135,7 +135,7 @@ class Catalogue(Declared):
         known = {name: claim for paper in self.papers for name, claim in paper.claims.items()}
         for name in ids:
             if name not in known:
-                raise ValueError(f"there is no claim {name!r}, {one_of(name, known)}")
+                raise ValueError(f"there is no claim {name!r}, {expected_one_of(name, known)}")
         return {name: known[name] for name in ids or known}
 
 

@@ -1,21 +1,63 @@
-"""Parts of error messages: names that exist, and values that are not too long."""
+"""Texts of errors: the names that exist, what a misspelled one may have meant, short values."""
 
 import codecs
 from collections.abc import Iterable
-
-from headwise.ops.checks import did_you_mean
+from difflib import get_close_matches
+from math import inf
+from typing import Any
 
 _LONGEST = 200  # characters of a value in a message
 
 
-def one_of(name: object, known: Iterable[str]) -> str:
+def did_you_mean(name: object, known: Iterable[str]) -> str:
+    """The end of an error message that suggests the known name most like a given one, if any is.
+
+    >>> did_you_mean("bach_tokens", ["seed", "batch_tokens"])
+    "; did you mean 'batch_tokens'?"
+    """
+    near = get_close_matches(str(name)[:_LONGEST], list(known), n=1)
+    return f"; did you mean {near[0]!r}?" if near else ""
+
+
+def expected_one_of(name: object, known: Iterable[str]) -> str:
     """The end of an error message that lists the names that exist, and suggests one.
 
-    >>> one_of("sed", ["seed", "batch_tokens"])
+    >>> expected_one_of("sed", ["seed", "batch_tokens"])
     "expected one of seed, batch_tokens; did you mean 'seed'?"
     """
     known = list(known)
     return f"expected one of {', '.join(known)}{did_you_mean(name, known)}"
+
+
+def check_choice(**values: tuple[Any, tuple[Any, ...]]) -> None:
+    """Raises `ValueError` unless each value is among those that it may be.
+
+    >>> check_choice(gate=("lerned", ("learned", "uniform")))
+    Traceback (most recent call last):
+    ...
+    ValueError: gate is 'lerned', expected one of 'learned', 'uniform'; did you mean 'learned'?
+    """
+    for name, (value, known) in values.items():
+        if value not in known:
+            names = [each for each in known if isinstance(each, str)]
+            expected = ", ".join(map(repr, known))
+            raise ValueError(
+                f"{name} is {value!r}, expected one of {expected}{did_you_mean(value, names)}"
+            )
+
+
+def check_range(**values: tuple[float, float, float]) -> None:
+    """Raises `ValueError` unless each value is between the two that follow it, both included.
+
+    >>> check_range(top_k=(9, 1, 8))
+    Traceback (most recent call last):
+    ...
+    ValueError: top_k is 9, expected 1 to 8
+    """
+    for name, (value, least, most) in values.items():
+        if not least <= value <= most:
+            expected = f"{least} or more" if most == inf else f"{least} to {most}"
+            raise ValueError(f"{name} is {value}, expected {expected}")
 
 
 def shown(value: object) -> str:

@@ -21,9 +21,9 @@ from headwise.analysis.importance import item_losses
 from headwise.analysis.statistics import Scores, holm, paired_change
 from headwise.heads.ablation import option_of
 from headwise.heads.system import System
+from headwise.messages import check_choice
 from headwise.models.inspect import evaluating, layer_label, systems
 from headwise.models.modeling import HeadwiseModel
-from headwise.ops.checks import one_of
 from headwise.pretrained.ablate import ablated, check_ablations
 from headwise.pretrained.gates import with_identity_gates
 from headwise.recipes.recipe import Evaluation
@@ -92,7 +92,7 @@ def ablate(
         >>> len(table), table.attrs["score"], table["options"].iloc[0].keys()
         (4, 'size', dict_keys(['head']))
     """
-    one_of(level=(level, ("none", "model", "units")))
+    check_choice(level=(level, ("none", "model", "units")))
     with own_draws(), with_identity_gates(model), evaluating(model):
         ablations = _ablations(model, level)
         if not ablations:

@@ -19,7 +19,7 @@ from headwise.analysis.questions import entropy, explained, load
 from headwise.heads.system import Routing, System
 from headwise.models.inspect import evaluating, systems
 from headwise.models.plan import system_name
-from headwise.ops.labels import IGNORED_LABEL
+from headwise.ops import IGNORED_LABEL
 from headwise.pretrained.watch import record
 from headwise.tasks.scores import spread
 from headwise.tasks.task import Positions, Task

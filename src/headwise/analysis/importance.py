@@ -13,9 +13,9 @@ from scipy.stats import t
 from torch import Tensor, nn
 
 from headwise.heads.attention import Attention, AttentionCall
+from headwise.messages import check_choice
 from headwise.models.inspect import attentions, evaluating, observe, systems
-from headwise.ops.checks import one_of
-from headwise.ops.labels import IGNORED_LABEL
+from headwise.ops import IGNORED_LABEL
 from headwise.pretrained.ablate import ablated
 from headwise.pretrained.gates import with_identity_gates
 from headwise.pretrained.layouts import HeadLayout
@@ -106,7 +106,7 @@ def head_importance(
         >>> len(hw.head_importance(model, {"input_ids": tokens, "labels": tokens}))
         8
     """
-    one_of(by=(by, ("gradient", "removal")))
+    check_choice(by=(by, ("gradient", "removal")))
     measure = _by_gradient if by == "gradient" else _by_removal
     found: dict[str, list[Tensor]] = defaultdict(list)  # of each attention (items, heads)
     with with_identity_gates(model, layouts), evaluating(model):

@@ -21,7 +21,7 @@ from PIL import Image
 
 from headwise.data.load import DataError, Row, generated, stamp
 from headwise.data.settings import PARTS
-from headwise.messages import one_of, shown
+from headwise.messages import expected_one_of, shown
 
 # --- running text: a blank row divides two documents --------------------------------------------
 
@@ -201,7 +201,9 @@ def interface_strings(language: str = "fr") -> dict[str, datasets.Dataset]:
         language: language into which English is translated, `fr`, `de` or `zh-CN`.
     """
     if language not in _LOCALES:
-        raise DataError(f"data.options.language is {shown(language)}, {one_of(language, _LOCALES)}")
+        raise DataError(
+            f"data.options.language is {shown(language)}, {expected_one_of(language, _LOCALES)}"
+        )
     locale = _LOCALES[language]
     try:
         version = metadata.version(f"jupyterlab_language_pack_{locale}")

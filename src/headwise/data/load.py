@@ -13,8 +13,7 @@ import datasets
 import fsspec
 
 from headwise.data.settings import Data, Files, files_of
-from headwise.messages import how_to_convert, one_of
-from headwise.ops.checks import did_you_mean
+from headwise.messages import did_you_mean, expected_one_of, how_to_convert
 
 if TYPE_CHECKING:
     from headwise.tasks.task import Task
@@ -114,7 +113,7 @@ def picked(columns: Columns, names: Names, kinds: Mapping[str, Any]) -> Columns:
         # What a task has read itself may be records, such as a sound with its path.
         if name not in known and not (name == ours and name in kinds):
             raise DataError(
-                f"the data have no column {name!r}, {one_of(name, known)}; name it with "
+                f"the data have no column {name!r}, {expected_one_of(name, known)}; name it with "
                 f"data.columns.{ours}=..."
             )
         first, *inner = [name] if name in columns else name.split(".")

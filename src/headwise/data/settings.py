@@ -14,7 +14,7 @@ from typing import Annotated, Any, Self
 
 from pydantic import AfterValidator, Field, TypeAdapter, ValidationError, model_validator
 
-from headwise.ops.checks import did_you_mean
+from headwise.messages import did_you_mean
 from headwise.settings import FrozenSettings, merge
 
 PARTS = ("train", "validation", "test")

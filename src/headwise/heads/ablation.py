@@ -23,7 +23,7 @@ from zlib import crc32
 import torch
 from torch import Tensor
 
-from headwise.ops.checks import did_you_mean, in_range
+from headwise.messages import check_range, did_you_mean
 
 HEADS = ("without-head", "only-head")  # of all attentions whose heads are the same at each position
 # What an edit of weights takes beside its name, and what it does.
@@ -205,5 +205,5 @@ def _number(value: Any, option: Any, least: int, most: int) -> int:
         number = index(value)  # also of NumPy or PyTorch
     except TypeError:
         raise ValueError(f"{option} is {value!r}, expected a whole number, or several") from None
-    in_range(**{str(option): (number, least, most)})
+    check_range(**{str(option): (number, least, most)})
     return number

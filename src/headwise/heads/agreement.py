@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from headwise.heads.ablation import HEADS
 from headwise.heads.attention import Attention, AttentionInputs
 from headwise.heads.system import Routing
-from headwise.ops.checks import in_range, one_of
+from headwise.messages import check_choice, check_range
 from headwise.ops.layers import is_traced, once_more
 
 # The least variance of a capsule, which is 0 where heads agree exactly, and of standardised costs.
@@ -113,10 +113,12 @@ class AgreementAttention(Attention):
         **options: Any,
     ) -> None:
         super().__init__(embed_dim, num_heads, bias=bias, **options)
-        one_of(routing=(routing, ("em", "simple")), inputs=(inputs, ("head", "all")))
-        one_of(normalize=(normalize, ("capsules", "heads")))
-        one_of(activation=(activation, ("sigmoid", "standardised", "none")))
-        in_range(iterations=(iterations, 1, 100), inverse_temperature=(inverse_temperature, 0, 1e6))
+        check_choice(routing=(routing, ("em", "simple")), inputs=(inputs, ("head", "all")))
+        check_choice(normalize=(normalize, ("capsules", "heads")))
+        check_choice(activation=(activation, ("sigmoid", "standardised", "none")))
+        check_range(
+            iterations=(iterations, 1, 100), inverse_temperature=(inverse_temperature, 0, 1e6)
+        )
         if num_capsules is not None and (num_capsules < 1 or embed_dim % num_capsules):
             raise ValueError(
                 f"num_capsules is {num_capsules}, expected a divisor of embed_dim = {embed_dim}: a "

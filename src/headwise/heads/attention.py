@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from headwise.heads.ablation import HEADS
 from headwise.heads.cache import AttentionCache
 from headwise.heads.system import AttentionOutput, Routing, System, is_repeated
-from headwise.ops.checks import in_range
+from headwise.messages import check_range
 from headwise.ops.layers import norm_of
 from headwise.ops.rotary import Rotary
 
@@ -116,7 +116,7 @@ class Attention(System):
         super().__init__()
         sizes = {"embed_dim": embed_dim, "num_heads": num_heads, "head_dim": head_dim}
         for name, size in {**sizes, "kdim": kdim, "vdim": vdim}.items():
-            in_range(**{name: (1 if size is None else size, 1, inf)})
+            check_range(**{name: (1 if size is None else size, 1, inf)})
         if head_dim is None and embed_dim % num_heads:
             raise ValueError(
                 f"embed_dim is {embed_dim}, which num_heads = {num_heads} does not divide; choose "

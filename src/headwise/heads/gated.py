@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from headwise.heads.ablation import ablations_of
 from headwise.heads.attention import AttentionInputs, MultiHeadAttention
 from headwise.heads.system import Routing
-from headwise.ops.checks import one_of
+from headwise.messages import check_choice
 
 
 class GatedAttention(MultiHeadAttention):
@@ -60,7 +60,7 @@ class GatedAttention(MultiHeadAttention):
         **options: Any,
     ) -> None:
         known = ("headwise", "elementwise", "static")
-        one_of(gate=(gate, known), gate_start=(gate_start, ("random", "neutral")))
+        check_choice(gate=(gate, known), gate_start=(gate_start, ("random", "neutral")))
         super().__init__(embed_dim, num_heads, **options)
         self.elementwise, self.neutral_start = gate == "elementwise", gate_start == "neutral"
         if gate == "static":

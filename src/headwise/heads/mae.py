@@ -5,12 +5,12 @@ https://arxiv.org/abs/2005.06537 (MAE).
 """
 
 import warnings
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from itertools import combinations
 from math import comb, inf
 from typing import Any, Literal, NamedTuple, Self
+from weakref import WeakSet
 
 import torch
 import torch.nn.functional as F
@@ -20,9 +20,10 @@ from torch import Tensor, nn
 from headwise.heads.ablation import ablations_of
 from headwise.heads.attention import AttentionInputs, MultiHeadAttention, hides
 from headwise.heads.cache import AttentionCache
-from headwise.heads.rules import TrainingProgress, Rule, RuleSettings, UntrainedRuleWarning
+from headwise.heads.rules import Rule, RuleSettings, TrainingProgress, UntrainedRuleWarning
 from headwise.heads.system import Routing, is_repeated
-from headwise.ops.checks import in_range, one_of
+from headwise.messages import check_choice, check_range
+from headwise.ops.layers import is_traced
 from headwise.ops.replicas import is_sharded, mean_over_replicas
 
 # How a layer computes in training; an F step draws experts in one of two ways.
@@ -164,18 +165,21 @@ def _refuse_fp16(layer: nn.Module, args: Any) -> None:
         )
 
 
-class View(NamedTuple):
-    """What gates look at: one mean for a sequence, or one for each of its queries."""
+class GateInputs(NamedTuple):
+    """The means by which gates decide: one for each sequence, or one for each query."""
 
-    mean: Tensor  # (batch, 1 or queries, embed_dim), zeros where there is nothing to average
-    real: Tensor  # boolean (batch, 1 or queries), `False` there, and at padding
-    each: bool  # each query has a gate of its own
+    mean: Tensor  # (batch, 1 or queries, embed_dim), zeros where no position is averaged
+    real: Tensor  # boolean (batch, 1 or queries), `False` at rows without positions, and at padding
+    per_query: bool  # whether each query has a gate of its own
 
 
-def look(inputs: AttentionInputs, causal: bool, each: bool, window: int | None) -> View:
-    """The mean of the queries' inputs without padding: of all, or of what `each` query may see.
+def gate_inputs(
+    inputs: AttentionInputs, causal: bool, per_query: bool, window: int | None
+) -> GateInputs:
+    """The mean of the queries' inputs without padding.
 
-    That is what an attention mask shows to some head, and nothing later where it is `causal`.
+    A sequence's mean is over all positions. A query's mean is over the positions that an attention
+    mask shows to some head, and not over later ones where attention is `causal`.
     """
     x, padding = inputs.query, inputs.query_padding
     # Sums over many positions, and batch norm, want more digits than bf16 has.
@@ -184,7 +188,7 @@ def look(inputs: AttentionInputs, causal: bool, each: bool, window: int | None) 
     counted = F.pad(x, (0, 1), value=1.0)  # (batch, time, embed_dim + 1)
     if padding is not None:
         counted = counted.masked_fill(padding.unsqueeze(-1), 0.0)
-    if not each:
+    if not per_query:
         sums = counted.sum(1, keepdim=True)
     elif inputs.attn_mask is not None and inputs.is_self_attention:
         if inputs.cache is not None or window is not None:
@@ -202,12 +206,12 @@ def look(inputs: AttentionInputs, causal: bool, each: bool, window: int | None) 
         sums = _running_sums(counted, window, inputs.cache)
     count = sums[..., -1:].detach()
     real = count.squeeze(-1) > 0
-    real = real & ~padding if each and padding is not None else real
-    return View(sums[..., :-1] / count.clamp(min=1), real, each)
+    real = real & ~padding if per_query and padding is not None else real
+    return GateInputs(sums[..., :-1] / count.clamp(min=1), real, per_query)
 
 
 def _running_sums(counted: Tensor, window: int | None, cache: AttentionCache | None) -> Tensor:
-    """Of all positions up to each, or the last `window`, also of those that the cache has seen."""
+    """Sums over the positions up to each, or the last `window` of them, cached positions included."""
     past = counted[:, :0] if cache is None else cache.memory.get(_MEMORY, counted[:, :0])
     seen = torch.cat([past, counted], dim=1)
     if window is None:
@@ -232,6 +236,11 @@ def _without_autocast(x: Tensor) -> AbstractContextManager[Any]:
 class ExpertGate(nn.Module):
     """A distribution over experts: softmax(W₂ tanh(W₁ BatchNorm(mean)))."""
 
+    # Running mean and variance from before the training step under way, which all of its passes
+    # read, and its passes whose backward pass has not come.
+    _before: tuple[Tensor, Tensor] | None = None
+    _pending: "WeakSet[Any] | None" = None
+
     def __init__(
         self, embed_dim: int, experts: int, hidden_dim: int, dropout: float, init: str
     ) -> None:
@@ -240,8 +249,6 @@ class ExpertGate(nn.Module):
         self.hidden = nn.Linear(embed_dim, hidden_dim)
         self.output = nn.Linear(hidden_dim, experts)
         self.dropout, self.init = dropout, init
-        # Of the last passes in which it learned: a mark of the inputs, and the statistics then.
-        self._before: deque[tuple[Tensor, Any, Any]] = deque(maxlen=16)
 
     def reset_parameters(self, init: str | None = None) -> None:
         # By nn.init throughout, which from_pretrained makes spare what it has loaded.
@@ -255,41 +262,60 @@ class ExpertGate(nn.Module):
         if (init or self.init) == "zero":
             nn.init.zeros_(self.output.weight)
 
-    def forward(self, view: View, *, fixed: bool) -> Tensor:
+    def forward(self, given: GateInputs, *, fixed: bool) -> Tensor:
         """Gates `(batch, 1 or queries, experts)`; `fixed` computes as in evaluation."""
         learns = self.training and not fixed and any(p.requires_grad for p in self.parameters())
-        normalized = self._normalize(view, learns).to(self.hidden.weight.dtype)
+        normalized = self._normalize(given, learns).to(self.hidden.weight.dtype)
         hidden = F.dropout(torch.tanh(self.hidden(normalized)), self.dropout, learns)
-        return self.output(hidden).to(view.mean.dtype).softmax(-1)
+        gates = self.output(hidden).to(given.mean.dtype).softmax(-1)
+        if learns and gates.requires_grad and not is_traced() and not is_repeated():
+            self._note_pass(gates)
+        return gates
 
-    def _normalize(self, view: View, learns: bool) -> Tensor:
-        """Batch norm of the rows that are real, by the statistics of the batch where it learns.
+    def _normalize(self, given: GateInputs, learns: bool) -> Tensor:
+        """Batch norm of the real rows, by the statistics of the batch where the gate learns.
 
-        Where queries have gates of their own it is by the running statistics in training too:
-        those of the batch would show a position what comes later.
+        Gates of single queries are normalised by the running statistics in training too: the
+        statistics of the batch would show a position what comes later.
         """
         norm: Any = self.norm
-        mean, var = norm.running_mean, norm.running_var
-        # What a pass has measured counts from the next pass on. One that a backward pass repeats,
-        # as by checkpointing, computes by what the pass of the same inputs computed by.
-        repeats = is_repeated()
-        if learns and not torch.compiler.is_compiling():
-            mark = view.mean.detach().sum()
-            if repeats and self._before:
-                distances = torch.stack([(mark - known).abs() for known, *_ in self._before])
-                _, mean, var = self._before[int(distances.argmin())]
-            elif not repeats:
-                self._before.appendleft((mark, mean, var))
+        mean, var = self._running(learns)
         if learns:
-            with torch.set_grad_enabled(torch.is_grad_enabled() and not view.each):
-                batch_mean, batch_var, count = _statistics(view)
-            if torch.is_grad_enabled() and not repeats:
+            with torch.set_grad_enabled(torch.is_grad_enabled() and not given.per_query):
+                batch_mean, batch_var, count = _statistics(given)
+            if torch.is_grad_enabled() and not is_repeated():
                 self._move(batch_mean, batch_var, count)
-            if not view.each:  # a single row has no variance
+            if not given.per_query:  # a single row has no variance
                 mean = torch.where(count > 1, batch_mean, mean)
                 var = torch.where(count > 1, batch_var, var)
-        scales = norm.weight * torch.rsqrt(var.to(view.mean.dtype) + norm.eps)
-        return (view.mean - mean) * scales + norm.bias
+                return (given.mean - mean) * (norm.weight * torch.rsqrt(var + norm.eps)) + norm.bias
+        rows = given.mean.flatten(0, 1)
+        mean, var, weight, bias = (x.to(rows.dtype) for x in (mean, var, norm.weight, norm.bias))
+        return F.batch_norm(rows, mean, var, weight, bias, eps=norm.eps).view_as(given.mean)
+
+    def _running(self, learns: bool) -> tuple[Tensor, Tensor]:
+        """The running mean and variance; in training as they were before the step.
+
+        The passes of a step move them. A backward pass that repeats a pass, as gradient
+        checkpointing does, has to read what the pass has read.
+        """
+        now: tuple[Tensor, Tensor] = self.norm.running_mean, self.norm.running_var
+        if not learns or is_traced():
+            return now
+        if self._before is None or not (is_repeated() or self._pending):
+            self._before = now
+        return self._before
+
+    def _note_pass(self, gates: Tensor) -> None:
+        """Counts a pass as pending until a gradient comes to its gates, or its graph is gone."""
+        pending = self._pending = WeakSet() if self._pending is None else self._pending
+        mark = type("Pass", (), {})()
+        pending.add(mark)
+        gates.register_hook(lambda _, mark=mark: pending.discard(mark))
+
+    def __getstate__(self) -> dict[str, Any]:
+        # A copy has passes of its own.
+        return {k: v for k, v in self.__dict__.items() if k not in ("_before", "_pending")}
 
     @torch.no_grad()
     def _move(self, mean: Tensor, var: Tensor, count: Tensor) -> None:
@@ -297,18 +323,18 @@ class ExpertGate(nn.Module):
         norm, enough = self.norm, count > 1
         share = enough.to(mean.dtype) * norm.momentum
         unbiased = var * count / (count - 1).clamp(min=1)
-        # New tensors: the backward pass still needs those that were normalised by.
+        # New tensors: the step under way still needs the old ones.
         for name, value in (("running_mean", mean), ("running_var", unbiased)):
             running = getattr(norm, name)
             setattr(norm, name, (running + share * (value - running)).to(running.dtype))
 
 
-def _statistics(view: View) -> tuple[Tensor, Tensor, Tensor]:
+def _statistics(given: GateInputs) -> tuple[Tensor, Tensor, Tensor]:
     """Mean and variance of the rows that are real, and their number."""
-    real = view.real.unsqueeze(-1).to(view.mean.dtype)  # (batch, 1 or queries, 1)
+    real = given.real.unsqueeze(-1).to(given.mean.dtype)  # (batch, 1 or queries, 1)
     count = real.sum()
-    mean = (view.mean * real).sum((0, 1)) / count.clamp(min=1)
-    var = ((view.mean - mean).square() * real).sum((0, 1)) / count.clamp(min=1)
+    mean = (given.mean * real).sum((0, 1)) / count.clamp(min=1)
+    var = ((given.mean - mean).square() * real).sum((0, 1)) / count.clamp(min=1)
     return mean, var, count
 
 
@@ -360,8 +386,8 @@ class MixtureOfAttentiveExperts(MultiHeadAttention):
         `itertools.combinations(range(h), t)`, each tuple the heads left out.
 
     Raises:
-        ValueError: `dropped_heads` not below `num_heads`; more than 100,000 experts; in a call of
-            self-attention, an `attn_mask` with a cache or a `gate_window`.
+        ValueError: `dropped_heads` not below `num_heads`; in a call of self-attention, an
+            `attn_mask` with a cache or a `gate_window`.
 
     Example:
         >>> attention = MixtureOfAttentiveExperts(embed_dim=32, num_heads=4)
@@ -393,11 +419,10 @@ class MixtureOfAttentiveExperts(MultiHeadAttention):
         causal_queries: bool = True,
         **options: Any,
     ) -> None:
-        one_of(gate=(gate, ("learned", "uniform")), gate_init=(gate_init, ("zero", "xavier")))
-        in_range(dropped_heads=(dropped_heads, 1, num_heads - 1))
-        in_range(gate_window=(1 if gate_window is None else gate_window, 1, inf))
+        check_choice(gate=(gate, ("learned", "uniform")), gate_init=(gate_init, ("zero", "xavier")))
+        check_range(dropped_heads=(dropped_heads, 1, num_heads - 1))
+        check_range(gate_window=(1 if gate_window is None else gate_window, 1, inf))
         experts = comb(num_heads, dropped_heads)
-        in_range(number_of_experts=(experts, 1, 100_000))  # before a table of them takes all memory
         super().__init__(embed_dim, num_heads, **options)
         self.num_experts, self.dropped_heads = experts, dropped_heads
         self.gate_window, self.causal_queries = gate_window, causal_queries
@@ -435,28 +460,30 @@ class MixtureOfAttentiveExperts(MultiHeadAttention):
 
     def combine(self, heads: Tensor, inputs: AttentionInputs, state: Any) -> tuple[Tensor, Routing]:
         draws = self.training and self.step != "joint"
-        gates, each = self._gates(inputs, fixed=draws)  # (batch, 1 or queries, experts)
+        gates, per_query = self._gates(inputs, fixed=draws)  # (batch, 1 or queries, experts)
         gates = self.ablate_weights(gates)
         mixture = draw_expert(gates, self.step == "expert") if draws else gates
         scales = None  # a uniform mixture scales every head by 1
         if draws or self.ablations or self.gate is not None:
             scales = self._head_scales(mixture).unsqueeze(-1)
-        return self.scale_and_project(heads, scales), Routing(gates if each else gates.squeeze(1))
+        return self.scale_and_project(heads, scales), Routing(
+            gates if per_query else gates.squeeze(1)
+        )
 
     def _gates(self, inputs: AttentionInputs, fixed: bool) -> tuple[Tensor, bool]:
         """Gates, and whether each query has its own."""
         decodes = inputs.cache is not None and not inputs.cache.static
         causal = inputs.is_causal or decodes
         causal = causal or (self.causal_queries and not inputs.is_self_attention)
-        each = causal or (inputs.attn_mask is not None and inputs.is_self_attention)
+        per_query = causal or (inputs.attn_mask is not None and inputs.is_self_attention)
         if self.gate is None:
             x = inputs.query
             dtype = torch.promote_types(x.dtype, torch.float32)  # that of learned gates
             gates = x.new_full((1, 1, self.num_experts), 1 / self.num_experts, dtype=dtype)
-            return gates.expand(x.size(0), x.size(1) if each else 1, -1), each
+            return gates.expand(x.size(0), x.size(1) if per_query else 1, -1), per_query
         with torch.set_grad_enabled(torch.is_grad_enabled() and not fixed):
-            view = look(inputs, causal, each, self.gate_window)
-            return self.gate(view, fixed=fixed), each
+            given = gate_inputs(inputs, causal, per_query, self.gate_window)
+            return self.gate(given, fixed=fixed), per_query
 
     def _head_scales(self, mixture: Tensor) -> Tensor:
         """aⱼ of each head in a mixture: from `(..., experts)` to `(..., heads)`."""

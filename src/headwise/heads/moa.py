@@ -17,7 +17,7 @@ from torch.autograd.function import once_differentiable
 from headwise.heads.ablation import ablations_of
 from headwise.heads.attention import Attention, AttentionInputs, draw_linear, real_positions
 from headwise.heads.system import Routing
-from headwise.ops.checks import in_range, one_of
+from headwise.messages import check_choice, check_range
 from headwise.ops.layers import in_float32, is_traced
 
 
@@ -107,8 +107,8 @@ class MixtureOfAttentionHeads(Attention):
         bias: bool | Literal["qkv"] = False,
         **options: Any,
     ) -> None:
-        one_of(balance=(balance, ("batch", "sequence")))
-        in_range(top_k=(top_k, 1, num_experts))
+        check_choice(balance=(balance, ("batch", "sequence")))
+        check_range(top_k=(top_k, 1, num_experts))
         options |= {"head_dim": head_dim, "num_key_value_heads": num_key_value_heads}
         super().__init__(embed_dim, top_k * num_key_value_heads, **options, dense=False)
         width = num_key_value_heads * head_dim  # of an expert

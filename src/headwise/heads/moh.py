@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from headwise.heads.ablation import ablations_of
 from headwise.heads.attention import AttentionInputs, MultiHeadAttention, real_positions
 from headwise.heads.system import Routing
-from headwise.ops.checks import in_range
+from headwise.messages import check_range
 from headwise.ops.layers import in_float32
 
 
@@ -77,8 +77,8 @@ class MixtureOfHeads(MultiHeadAttention):
         scaled: bool = True,
         **options: Any,
     ) -> None:
-        in_range(shared_heads=(shared_heads, 0, num_heads - 1))
-        in_range(top_k=(top_k, 1, num_heads - shared_heads))
+        check_range(shared_heads=(shared_heads, 0, num_heads - 1))
+        check_range(top_k=(top_k, 1, num_heads - shared_heads))
         super().__init__(embed_dim, num_heads, **options)
         self.shared_heads, self.top_k = shared_heads, top_k
         self.balance_coef, self.scaled = balance_coef, scaled

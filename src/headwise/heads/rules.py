@@ -9,7 +9,7 @@ from typing import Any, ClassVar, NamedTuple
 from pydantic import ValidationError
 from torch import Tensor, nn
 
-from headwise.messages import one_of
+from headwise.messages import expected_one_of
 from headwise.settings import Settings
 
 
@@ -46,7 +46,7 @@ def rule_settings(name: str, kind: "type[Rule]", given: Any) -> RuleSettings:
         problem = error.errors()[0]
         where = ".".join(map(str, (name, *problem["loc"])))
         if problem["type"] == "extra_forbidden":
-            known = one_of(problem["loc"][-1], kind.settings_class.model_fields)
+            known = expected_one_of(problem["loc"][-1], kind.settings_class.model_fields)
             raise ValueError(f"{where} is no setting, {known}") from None
         raise ValueError(f"{where} is {problem['input']!r}: {problem['msg']}") from None
 

@@ -16,7 +16,7 @@ from headwise.heads.ablation import ablations_of
 from headwise.heads.attention import Attention, AttentionInputs, hides
 from headwise.heads.cache import AttentionCache
 from headwise.heads.system import AttentionOutput, Routing, System
-from headwise.ops.checks import one_of
+from headwise.messages import check_choice
 from headwise.ops.layers import ACTIVATIONS, Activation, NormKind, hidden_width
 from headwise.ops.rotary import Rotary
 
@@ -127,8 +127,8 @@ class IndependentMechanismsLayer(System):
         norm_eps: float = 1e-5,
     ) -> None:
         super().__init__()
-        one_of(norm=(norm, ("post", "pre")), norm_kind=(norm_kind, ("layer", "rms")))
-        one_of(ffn_activation=(ffn_activation, tuple(ACTIVATIONS)))
+        check_choice(norm=(norm, ("post", "pre")), norm_kind=(norm_kind, ("layer", "rms")))
+        check_choice(ffn_activation=(ffn_activation, tuple(ACTIVATIONS)))
         self.kdim = embed_dim if kdim is None else kdim
         sizes = {"embed_dim": embed_dim, "num_heads": num_heads, "ffn_dim": ffn_dim}
         sizes |= {"kdim": self.kdim, "num_key_value_heads": num_key_value_heads or num_heads}

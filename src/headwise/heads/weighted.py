@@ -15,9 +15,9 @@ from torch import Tensor, nn
 
 from headwise.heads.ablation import ablations_of, random_simplex
 from headwise.heads.attention import Attention, AttentionInputs
-from headwise.heads.rules import TrainingProgress, Rule, RuleSettings
+from headwise.heads.rules import Rule, RuleSettings, TrainingProgress
 from headwise.heads.system import Routing
-from headwise.ops.checks import in_range, one_of
+from headwise.messages import check_choice, check_range
 from headwise.ops.layers import (
     ACTIVATIONS,
     Activation,
@@ -245,17 +245,17 @@ class BranchedAttention(Attention):
         bias: bool | Literal["qkv"] = True,
         **options: Any,
     ) -> None:
-        one_of(inner=(inner, ("none", "residual")), norm=(norm, ("post", "pre")))
-        one_of(ffn=(ffn, ("shared", "split", "full")), start=(start, ("random", "even")))
-        one_of(weights=(weights, ("simplex", "softmax", "random", "uniform", "fixed")))
-        one_of(ffn_activation=(ffn_activation, tuple(ACTIVATIONS)))
+        check_choice(inner=(inner, ("none", "residual")), norm=(norm, ("post", "pre")))
+        check_choice(ffn=(ffn, ("shared", "split", "full")), start=(start, ("random", "even")))
+        check_choice(weights=(weights, ("simplex", "softmax", "random", "uniform", "fixed")))
+        check_choice(ffn_activation=(ffn_activation, tuple(ACTIVATIONS)))
         if ffn == "split" and ffn_dim % num_branches:
             raise ValueError(
                 f"ffn_dim is {ffn_dim}, which num_branches = {num_branches} does not divide; "
                 f"choose sizes that divide, or ffn='shared'"
             )
         if top_k is not None:
-            in_range(top_k=(top_k, 1, num_branches))
+            check_range(top_k=(top_k, 1, num_branches))
         if top_k is not None and weights not in ("simplex", "softmax"):
             raise ValueError(
                 f"top_k is {top_k}, but weights={weights!r} learns no α by which to choose: leave "

@@ -23,7 +23,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from headwise.models.config import CausalLMConfig
-from headwise.ops.labels import IGNORED_LABEL
+from headwise.ops import IGNORED_LABEL
 
 
 class AdaptiveEmbedding(nn.Module):

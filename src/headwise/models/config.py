@@ -12,8 +12,8 @@ from transformers import PreTrainedConfig
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS, RopeParameters
 
 from headwise.heads.attention import Attention
+from headwise.messages import check_choice, did_you_mean
 from headwise.models.plan import Spec, build_system, layer_specs
-from headwise.ops.checks import did_you_mean, one_of
 from headwise.ops.layers import Activation, NormKind
 from headwise.ops.rotary import rotary_rates
 
@@ -167,8 +167,8 @@ class TransformerConfig(PreTrainedConfig):
         """
         given = dict(self.rope_parameters or {})
         for name in given:
-            one_of(rope_parameters=(name, tuple(RopeParameters.__annotations__)))
-        one_of(rope_type=(given["rope_type"], ("default", "linear", "llama3", "yarn")))
+            check_choice(rope_parameters=(name, tuple(RopeParameters.__annotations__)))
+        check_choice(rope_type=(given["rope_type"], ("default", "linear", "llama3", "yarn")))
         width = int(head_dim * given.get("partial_rotary_factor", 1.0))
         if not 0 < width <= head_dim or width % 2:
             raise ValueError(

@@ -22,7 +22,7 @@ from headwise.models.modeling import (
     check_labels,
     squared_error,
 )
-from headwise.ops.labels import IGNORED_LABEL
+from headwise.ops import IGNORED_LABEL
 
 
 class CausalLMDecoder(Stack):

@@ -27,7 +27,7 @@ from headwise.heads.system import AttentionOutput, System
 from headwise.models.adaptive import AdaptiveEmbedding
 from headwise.models.config import TransformerConfig
 from headwise.models.plan import Plan, Spec, build_system
-from headwise.ops.labels import IGNORED_LABEL
+from headwise.ops import IGNORED_LABEL
 from headwise.ops.layers import ACTIVATIONS, hidden_width, norm_of
 from headwise.ops.rotary import Rotary
 

@@ -35,7 +35,7 @@ from headwise.heads.rules import Rule
 from headwise.heads.system import System
 from headwise.heads.tim import IndependentMechanismsLayer
 from headwise.heads.weighted import BranchedAttention
-from headwise.ops.checks import did_you_mean, one_of
+from headwise.messages import check_choice, did_you_mean
 
 SYSTEMS: dict[str, type[System]] = {
     "standard": MultiHeadAttention,
@@ -122,7 +122,7 @@ def layer_specs(plan: Plan, depths: Mapping[str, int]) -> dict[str, list[Spec]]:
         plan = {site: plan for site in depths if _where(kind, site, depths) == site}
     specs: dict[str, dict[int, Spec]] = {site: {} for site in depths}
     for site, listed in plan.items():
-        one_of(**{"a site in attention": (site, tuple(depths))})
+        check_choice(**{"a site in attention": (site, tuple(depths))})
         for given in listed if isinstance(listed, list) else [listed]:
             layers, spec = _entry(site, given, depths)
             for layer in layers:
@@ -215,7 +215,7 @@ def _entry(site: str, given: Any, depths: Mapping[str, int]) -> tuple[list[int],
         )
     preset = spec.pop("preset", None)
     if preset is not None:
-        one_of(**{f"preset of {name}": (preset, tuple(kind.presets))})
+        check_choice(**{f"preset of {name}": (preset, tuple(kind.presets))})
         spec = {**kind.presets[preset], **spec}
     return numbers, spec
 

@@ -8,10 +8,9 @@ from torch import nn
 
 from headwise.heads.ablation import Ablation, check_edit
 from headwise.heads.system import System
-from headwise.messages import cut
+from headwise.messages import cut, did_you_mean
 from headwise.models.inspect import systems
 from headwise.models.plan import system_class, system_name
-from headwise.ops.checks import did_you_mean
 from headwise.pretrained.gates import with_identity_gates
 from headwise.pretrained.layouts import HeadLayout
 

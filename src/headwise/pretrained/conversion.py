@@ -12,9 +12,9 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
+from headwise.messages import check_choice
 from headwise.models.for_tasks import CausalLM, MaskedLM, Seq2SeqLM
 from headwise.models.modeling import HeadwiseModel
-from headwise.ops.checks import one_of
 
 Settings = dict[str, Any]
 State = dict[str, Tensor]
@@ -118,7 +118,7 @@ _QWEN: dict[str, Settings] = {"qwen2": {"bias": "qkv"}, "qwen3": {"qk_norm": Tru
 
 def _activation(known: Mapping[str, str], **given: str) -> Settings:
     ((key, name),) = given.items()
-    one_of(**{key: (name, tuple(known))})
+    check_choice(**{key: (name, tuple(known))})
     return {"ffn_activation": known[name]}
 
 

@@ -16,9 +16,9 @@ from transformers.pytorch_utils import Conv1D
 
 from headwise.files import written_whole
 from headwise.heads.attention import MultiHeadAttention
+from headwise.messages import check_choice
 from headwise.models.inspect import forget_compiled, run_as_written, systems
 from headwise.models.plan import SYSTEMS, options_of, system_class, system_name
-from headwise.ops.checks import one_of
 from headwise.pretrained.head_gates import NAME, ForwardContext, HeadGates, hook_losses, unhook
 from headwise.pretrained.layouts import AttentionModule, HeadLayout, find_attentions
 
@@ -278,7 +278,7 @@ def _class_over_heads(system: str | type[MultiHeadAttention]) -> type[MultiHeadA
     """The class of a system that combines heads; raises `ValueError` for other systems."""
     able = tuple(name for name, kind in SYSTEMS.items() if _stands_over_heads(kind))[1:]
     if isinstance(system, str) and ":" not in system:
-        one_of(system=(system, able))
+        check_choice(system=(system, able))
     found: Any = system if isinstance(system, type) else system_class(system)
     if not _stands_over_heads(found):
         raise ValueError(
@@ -318,7 +318,7 @@ def _chosen(
         known = tuple(dict.fromkeys(getattr(each, name) for each in every))
         wanted = known if asked is None else tuple(asked)
         for value in wanted:
-            one_of(**{f"{name}s": (value, known)})
+            check_choice(**{f"{name}s": (value, known)})
         chosen = [each for each in chosen if getattr(each, name) in wanted]
     if not chosen:
         raise ValueError("layers and sites name no attention together, expected at least one")
@@ -331,7 +331,7 @@ def _made(
     """A system for the heads of an attention, on its device and in its mode of training."""
     known = [name for name in options_of(kind) if name not in options_of(MultiHeadAttention)]
     for name in options:  # options of attention itself would change nothing
-        one_of(option=(name, (*known, "neutral")))
+        check_choice(option=(name, (*known, "neutral")))
     others = {name: value for name, value in options.items() if name != "neutral"}
     system = kind.as_head_gate(**place.sizes(), **others)
     if options.get("neutral", True):

@@ -9,7 +9,7 @@ from torch.utils.hooks import RemovableHandle
 
 from headwise.heads.attention import MultiHeadAttention
 from headwise.heads.system import System, auxiliary_loss, is_repeated
-from headwise.ops.labels import IGNORED_LABEL
+from headwise.ops import IGNORED_LABEL
 from headwise.pretrained.layouts import AttentionModule
 
 NAME = "head_gates"  # of the child of an attention module

@@ -11,7 +11,7 @@ from transformers import PreTrainedModel
 from transformers.pytorch_utils import Conv1D
 
 from headwise.heads.system import System
-from headwise.ops.checks import one_of
+from headwise.messages import check_choice
 from headwise.pretrained.layouts import AttentionModule, find_attentions
 
 Model = TypeVar("Model", bound=nn.Module)
@@ -74,7 +74,7 @@ def prune_heads(model: Model, heads: Mapping[str, Iterable[int]]) -> Model:
             "headwise.fold_gates(model) if they are static"
         )
     for path in heads:
-        one_of(**{"an attention in heads": (path, tuple(every))})
+        check_choice(**{"an attention in heads": (path, tuple(every))})
     _prune(model, [_cut(every[path], set(removed)) for path, removed in heads.items()])
     return model
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from headwise.data.settings import merge_data
-from headwise.messages import cut, how_to_convert, one_of, shown
+from headwise.messages import cut, expected_one_of, how_to_convert, shown
 from headwise.settings import merge
 from headwise.yaml import read_yaml
 
@@ -77,7 +77,7 @@ def _read(name: str) -> Document:
             text = shipped_recipes()[name]
         else:
             raise RecipeError(
-                f"there is no recipe {shown(name)}, {one_of(name, shipped_recipes())}; or give the "
+                f"there is no recipe {shown(name)}, {expected_one_of(name, shipped_recipes())}; or give the "
                 f"path of a file that ends in .yaml"
             )
         document = read_yaml(text)
@@ -124,7 +124,7 @@ def check_names(
         known = document.get(key) or {}
         for name in names:
             if name not in known:
-                hint = one_of(name, known) if known else "and names none"
+                hint = expected_one_of(name, known) if known else "and names none"
                 raise RecipeError(f"recipe {recipe} has no {what} {shown(name)}, {hint}")
 
 

@@ -5,7 +5,7 @@ from typing import Annotated, Any, Union, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
 
-from headwise.messages import one_of, shown
+from headwise.messages import expected_one_of, shown
 
 _WHOLE = "a whole number in digits, such as 1000"
 _WORDS = {
@@ -30,7 +30,7 @@ def explain(kind: type[BaseModel], error: ValidationError, prefix: str = "") -> 
         keys, siblings = _place(kind, problem["loc"])
         where, message, value = prefix + ".".join(keys), problem["msg"], problem["input"]
         if problem["type"] == "extra_forbidden":
-            hint = one_of(keys[-1], siblings)
+            hint = expected_one_of(keys[-1], siblings)
             if where in ("data.train", "data.validation", "data.test"):
                 hint = f"files stand under data.files.{keys[-1]}"
             line = f"there is no key {where}, {hint}"

@@ -10,7 +10,7 @@ from pydantic import BaseModel
 
 from headwise.heads.ablation import meaning_of, option_of
 from headwise.heads.attention import MultiHeadAttention
-from headwise.messages import one_of, shown
+from headwise.messages import expected_one_of, shown
 from headwise.models.plan import SYSTEMS, options_of, rule_name, system_class
 from headwise.recipes.errors import without_none
 from headwise.recipes.recipe import OF_DATA, TASKS, task_class
@@ -37,7 +37,7 @@ def keys_of(name: str) -> list[Key]:
         return list(_of_task(name))
     if name not in SYSTEMS and ":" not in name:
         raise ValueError(
-            f"there is no task and no system {shown(name)}, {one_of(name, [*TASKS, *SYSTEMS])}"
+            f"there is no task and no system {shown(name)}, {expected_one_of(name, [*TASKS, *SYSTEMS])}"
         )
     try:
         return list(_of_system(name))

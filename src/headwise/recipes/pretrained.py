@@ -13,10 +13,10 @@ from typing import Any, TypeVar
 
 from transformers import PreTrainedConfig
 
+from headwise.messages import did_you_mean
 from headwise.models.config import TransformerConfig
 from headwise.models.modeling import HeadwiseModel
 from headwise.models.plan import layer_specs
-from headwise.ops.checks import did_you_mean
 from headwise.recipes.recipe import Recipe
 
 _Model = TypeVar("_Model", bound=HeadwiseModel)

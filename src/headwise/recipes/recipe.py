@@ -23,7 +23,7 @@ from huggingface_hub.errors import StrictDataclassError
 from pydantic import Field, ValidationError, create_model, field_validator, model_validator
 
 from headwise.data.settings import Data, Name, absolute
-from headwise.messages import one_of, shown
+from headwise.messages import expected_one_of, shown
 from headwise.pretrained.ablate import check_ablations
 from headwise.recipes.document import (
     Change,
@@ -73,7 +73,7 @@ def task_class(name: Any) -> "type[Task]":
     if kind and hasattr(found, kind):
         return getattr(found, kind)
     hint = f"; give the command --import {module}, if it is one of your own" if kind else ""
-    raise ValueError(f"there is no task {shown(name)}, {one_of(name, TASKS)}{hint}")
+    raise ValueError(f"there is no task {shown(name)}, {expected_one_of(name, TASKS)}{hint}")
 
 
 class Evaluation(FrozenSettings):
@@ -300,7 +300,7 @@ class RecipeFile:
     def _system(self, name: str) -> System:
         if name not in self.recipe.systems:
             raise RecipeError(
-                f"recipe {self.name} has no system {shown(name)}, {one_of(name, self.system_names)}"
+                f"recipe {self.name} has no system {shown(name)}, {expected_one_of(name, self.system_names)}"
             )
         return self.recipe.systems[name]
 
@@ -310,7 +310,7 @@ class RecipeFile:
         known = self._document.get("datasets") or {}
         if dataset not in known:
             raise RecipeError(
-                f"recipe {self.name} has no data set {shown(dataset)}, {one_of(dataset, known)}"
+                f"recipe {self.name} has no data set {shown(dataset)}, {expected_one_of(dataset, known)}"
             )
         return joined(self._document, {"data": known[dataset]})
 

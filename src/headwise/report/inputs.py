@@ -15,9 +15,9 @@ from torch import Tensor, nn
 
 from headwise.data.sound import Waveform, analyse
 from headwise.data.tokenizers import read_tokenizer
-from headwise.messages import one_of
+from headwise.messages import expected_one_of
 from headwise.models.inspect import evaluating
-from headwise.ops.labels import IGNORED_LABEL
+from headwise.ops import IGNORED_LABEL
 from headwise.report.open_model import (
     describe_text,
     hide_words,
@@ -145,7 +145,7 @@ def of_run(folder: Path, recipe: Any, model: Any, source: Source, console: Conso
 def _of_item(task: Any, model: Any, source: Source) -> Given:
     part, number = source.part, source.item
     if part not in task.parts:
-        raise ValueError(f"--part is {part!r}, {one_of(part, task.parts)}")
+        raise ValueError(f"--part is {part!r}, {expected_one_of(part, task.parts)}")
     items = task.stored(part)
     if number >= len(items):
         raise ValueError(f"--item is {number}, but {part} has {len(items)} items, counted from 0")

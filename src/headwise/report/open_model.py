@@ -12,7 +12,7 @@ from transformers import AutoConfig, AutoModel, PreTrainedModel, PreTrainedToken
 
 from headwise.data.tokenizers import read_tokenizer, token_names
 from headwise.models import for_tasks, speech
-from headwise.ops.labels import IGNORED_LABEL
+from headwise.ops import IGNORED_LABEL
 from headwise.pretrained.gates import load_gates
 from headwise.pretrained.head_gates import NAME
 from headwise.pretrained.pruning import HEADS_LEFT, load_pruned

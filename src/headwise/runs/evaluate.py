@@ -16,7 +16,7 @@ from headwise.analysis.results import TEST, RunResult
 from headwise.analysis.statistics import Estimate, Scores, contrast
 from headwise.data.settings import PARTS
 from headwise.files import write_bytes, write_text
-from headwise.messages import one_of, shown
+from headwise.messages import expected_one_of, shown
 from headwise.models.inspect import systems
 from headwise.models.modeling import HeadwiseModel
 from headwise.models.plan import system_class
@@ -122,7 +122,9 @@ class Opened:
         self.run, self.part, self.recipe = run, part, read_recipe(run, changes)
         parts = [*PARTS, *self.recipe.data.tests]
         if part not in parts:
-            raise ValueError(f"--part is {part!r}, of which {run} has none, {one_of(part, parts)}")
+            raise ValueError(
+                f"--part is {part!r}, of which {run} has none, {expected_one_of(part, parts)}"
+            )
         self.task = task_of(run, self.recipe, console)
 
     def read_model(self) -> HeadwiseModel:

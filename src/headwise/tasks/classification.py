@@ -33,10 +33,10 @@ from headwise.data.encode import Columns, Items, column_of, lengths
 from headwise.data.load import DataError
 from headwise.data.settings import Data, absolute
 from headwise.data.stream import Shards
-from headwise.messages import one_of, shown
+from headwise.messages import expected_one_of, shown
 from headwise.models.config import SequenceClassifierConfig, StackConfig
 from headwise.models.for_tasks import MaskedLM, SequenceClassifier
-from headwise.ops.labels import IGNORED_LABEL
+from headwise.ops import IGNORED_LABEL
 from headwise.recipes.pretrained import pretrained_config, pretrained_model
 from headwise.recipes.recipe import Evaluation, Recipe
 from headwise.tasks.scores import Outcome, Sample, Score, spread
@@ -173,7 +173,7 @@ class Classification(Task):
         if self.classes is not None:
             if label in self.classes:
                 return self.classes.index(label)
-            remedy = one_of(label, self.classes)
+            remedy = expected_one_of(label, self.classes)
         else:
             try:
                 number = float(label)

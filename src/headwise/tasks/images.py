@@ -31,7 +31,7 @@ from headwise.files import write_bytes
 from headwise.models.for_tasks import CausalLM
 from headwise.models.inspect import evaluating, systems
 from headwise.models.modeling import HeadwiseModel
-from headwise.ops.labels import IGNORED_LABEL
+from headwise.ops import IGNORED_LABEL
 from headwise.pretrained.record import record
 from headwise.recipes.recipe import Evaluation, Recipe
 from headwise.settings import LARGEST_SEED, FrozenSettings

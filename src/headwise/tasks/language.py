@@ -39,7 +39,7 @@ from headwise.data.encode import Columns, Items, lengths
 from headwise.data.settings import Data
 from headwise.messages import shown
 from headwise.models.for_tasks import CausalLM
-from headwise.ops.labels import IGNORED_LABEL
+from headwise.ops import IGNORED_LABEL
 from headwise.recipes.recipe import Evaluation, Recipe
 from headwise.settings import LARGEST_SEED
 from headwise.tasks.scores import LEAST_ITEMS, Outcome, Score

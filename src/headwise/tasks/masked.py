@@ -27,7 +27,7 @@ from headwise.data.load import DataError
 from headwise.data.stream import Shards
 from headwise.data.tokenizers import TokenizerSettings, read_tokenizer, vocab_size
 from headwise.models.for_tasks import MaskedLM
-from headwise.ops.labels import IGNORED_LABEL
+from headwise.ops import IGNORED_LABEL
 from headwise.recipes.recipe import Evaluation, Recipe
 from headwise.settings import LARGEST_SEED, FrozenSettings
 from headwise.tasks.language import RunningText, RunningTextData

@@ -32,7 +32,7 @@ from headwise.data.sound import (
 from headwise.data.utterances import Utterances, item_samples
 from headwise.data.voices import speak, voices
 from headwise.models.speech import SpeechEnhancer
-from headwise.ops.labels import IGNORED_LABEL
+from headwise.ops import IGNORED_LABEL
 from headwise.recipes.recipe import Recipe
 from headwise.tasks.enhancing import enhance, enhance_file, figures, scores_of
 from headwise.tasks.scores import Outcome

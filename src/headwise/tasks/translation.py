@@ -23,7 +23,7 @@ from headwise.data.settings import Data
 from headwise.messages import shown
 from headwise.models.for_tasks import Seq2SeqLM, shift_right
 from headwise.models.modeling import HeadwiseModel
-from headwise.ops.labels import IGNORED_LABEL
+from headwise.ops import IGNORED_LABEL
 from headwise.recipes.recipe import Evaluation, Recipe
 from headwise.tasks.bleu import bleu_metric, scores_of
 from headwise.tasks.scores import Outcome, Sample, spread

@@ -15,11 +15,10 @@ from torch.optim import Optimizer
 
 from headwise.heads.rules import Rule, TrainingProgress, UntrainedRuleWarning, rule_settings
 from headwise.heads.system import System
-from headwise.messages import cut
+from headwise.messages import cut, did_you_mean
 from headwise.models.inspect import layer_label
 from headwise.models.parameters import decayed_parameters
 from headwise.models.plan import rule_name
-from headwise.ops.checks import did_you_mean
 
 
 class TrainingRules:

@@ -25,7 +25,7 @@ from transformers.modeling_layers import GradientCheckpointingLayer
 
 from headwise.files import written_whole
 from headwise.models.plan import system_class
-from headwise.ops.labels import IGNORED_LABEL
+from headwise.ops import IGNORED_LABEL
 from headwise.ops.replicas import full_tensor, shard_like
 from headwise.training.batches import Batch, Batches
 from headwise.training.checkpoints import (
