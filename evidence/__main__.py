@@ -122,9 +122,15 @@ def results_page(verdicts: Mapping[str, Verdict]) -> str:
     catalogue, kinds = read_catalogue(), Counter(each.kind for each in verdicts.values())
     claims = catalogue.claims()
     rows = ["| | claim | verdict here | measured |", "|---|---|---|---|"]
+    not_run: list[str] = []
     for paper in catalogue.papers:
-        rows.append(f"| | **{paper.system}** ([paper]({paper.link})) | | |")
-        for name, claim in paper.claims.items():
+        run = {n: claim for n, claim in paper.claims.items() if verdicts[n].kind != "not run"}
+        left = [f"**{n}** {claim.short}" for n, claim in paper.claims.items() if n not in run]
+        if left:
+            not_run.append(f"- {paper.system}: {'; '.join(left)}")
+        if run:
+            rows.append(f"| | **{paper.system}** ([paper]({paper.link})) | | |")
+        for name, claim in run.items():
             found = verdicts[name]
             decided = [f for f in found.findings if f.kind == found.kind]
             said = decided[0].said if decided else ""
@@ -141,6 +147,7 @@ def results_page(verdicts: Mapping[str, Verdict]) -> str:
             "and {} are not run.".format(len(claims), *(kinds[kind] for kind in MARKS)),
             "![The difference of each test in units of its margin](pictures/claims-laptop.svg)",
             "\n".join(rows),
+            *(["Not run:", "\n".join(not_run)] if not_run else []),
             "Why, as far as we know:",
             "\n".join(causes),
         ]
