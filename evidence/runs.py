@@ -13,15 +13,15 @@ import typer
 
 from evidence.verdicts import HERE, Claim, read_catalogue, read_lines
 from headwise.analysis.ablations import parse_ablations
-from headwise.analysis.decided import collect
-from headwise.analysis.questions import entropy, load
+from headwise.analysis.decisions import collect
+from headwise.analysis.metrics import entropy, unit_load
 from headwise.analysis.results import Compared, machine, versions
 from headwise.files import write_bytes
 from headwise.pretrained.ablate import ablated
 from headwise.recipes.recipe import load_recipe, task_class
 from headwise.runs.evaluate import read_outcome
 from headwise.runs.folder import read_model, read_result
-from headwise.training.loss import aside_of_training, loss_and_labels
+from headwise.training.loss import evaluation_mode, loss_and_labels
 
 RUNS = Path("runs/claims")
 MEASUREMENTS = 3  # of times: each differs from the others by more than its own rounds do
@@ -68,7 +68,7 @@ def train(
         dataset, _, system = name.rpartition("/")
         recipe = load_recipe(recipe_of(experiment)).system(system, dataset or None)
         task = task_class(recipe.task)(recipe)
-        of = {"kind": "run", "system": name, "data": task.digest()}
+        of = {"kind": "run", "system": name, "data": task.content_hash()}
         digests.add(of["data"])
         lines = read_lines(results).get(experiment, [])
         known = [line["seed"] for line in lines if of.items() <= line.items()]
@@ -99,14 +99,14 @@ def line_of(run: Path, task: Any, claims: Sequence[Claim]) -> dict[str, Any]:
     assert result is not None
     subjects = [subject for claim in claims for subject in claim.subjects]
     ablations = [name for s in subjects if s.system == result.system for name in s.ablated]
-    items = task.parts["test"]
+    items = task.splits["test"]
     size = max(1, min(16, len(items) // 50))  # at least 50 batches if there are so many items
     chosen = [range(at, min(at + size, len(items))) for at in range(0, len(items), size)]
     batches = [task.collate(items.__getitems__(list(some))) for some in chosen]
     rows = {scores[0].name: scores[0].rows}
     for name in dict.fromkeys(["", *ablations]):
         changed = parse_ablations([ALIASES.get(name, name)]) if name else {}
-        with ablated(model, changed), aside_of_training(model):
+        with ablated(model, changed), evaluation_mode(model):
             found = [loss_and_labels(model, batch).tolist() for batch in batches]
         rows[f"loss with {name}" if name else "loss"] = found
     start = result.history[0] if result.history else {}
@@ -127,7 +127,7 @@ def line_of(run: Path, task: Any, claims: Sequence[Claim]) -> dict[str, Any]:
                 "layer": d.layer,
                 "entropy": float(entropy(d)["mean"]),
                 "start_entropy": start.get(f"entropy {d.place}"),
-                "load": load(d).tolist(),
+                "load": unit_load(d).tolist(),
             }
             for d in (collect(model, batches) if result.units else [])
         ],

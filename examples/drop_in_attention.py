@@ -65,7 +65,7 @@ SYSTEMS = of_torch | {
 
 # %% [markdown]
 # ## The loop
-# `training_rules` follows the rules by which some papers train their systems, and `auxiliary_loss`
+# `TrainingRules` follows the rules by which some papers train their systems, and `auxiliary_loss`
 # is what systems add to the loss, such as MoA's balance of experts. Elsewhere they do nothing.
 
 
@@ -74,7 +74,7 @@ def accuracy(make_attention, seed: int) -> float:
     torch.manual_seed(seed)
     layers = [Layer(make_attention()) for _ in range(2)]
     model = nn.Sequential(nn.Linear(8, WIDTH), *layers, nn.Flatten(), nn.Linear(8 * WIDTH, 10))
-    rules = hw.training_rules(model, total_steps=10 * EPOCHS, steps_per_epoch=10)
+    rules = hw.TrainingRules(model, total_steps=10 * EPOCHS, steps_per_epoch=10)
     optimizer = rules.attach(torch.optim.AdamW(rules.parameter_groups(lr=2e-3, weight_decay=0.01)))
     for rows in (rows for _ in range(EPOCHS) for rows in learned[torch.randperm(1000)].split(100)):
 

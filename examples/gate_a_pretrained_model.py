@@ -38,7 +38,7 @@ def blocks_of(tokenizer, texts):
 
 
 def train(model, blocks, steps, learning_rate, settings=None):
-    rules = hw.training_rules(model.train(), steps, steps_per_epoch=50, settings=settings)
+    rules = hw.TrainingRules(model.train(), steps, steps_per_epoch=50, settings=settings)
     optimizer = rules.attach(torch.optim.AdamW(rules.parameter_groups(lr=learning_rate)))
     for _ in range(steps):
         batch = blocks[torch.randint(len(blocks), (32,))]

@@ -221,7 +221,6 @@ TYPED = [  # and more in tests/cli/test_commands.py, which do not wait for PyTor
     (f"compare {DEMO} --set systems={{}}", {DEMO, "systems"}),
     (f"compare {DEMO} --set model.attention=moa", {"--set", "model.attention"}),
     (f"compare {DEMO} --tune model.dropuot=0,0.1", {"dropuot", "dropout"}),
-    (f"cost {DEMO} --lengths 10", {"--lengths", "10"}),
 ]
 
 
@@ -244,7 +243,7 @@ def test_settings_of_a_rule_are_under_the_name_of_the_system_that_declares_it():
     own = f"{OwnExperts.__module__}:{OwnExperts.__qualname__}"
 
     def rules(name):
-        return hw.training_rules(OwnExperts(8, 2), total_steps=12, settings={name: {"period": 3}})
+        return hw.TrainingRules(OwnExperts(8, 2), total_steps=12, settings={name: {"period": 3}})
 
     assert [rule.settings.period for rule in rules("mae").rules.values()] == [3]
     assert_names(told(rules, own), {"mae", own})

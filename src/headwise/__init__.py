@@ -37,6 +37,6 @@ _NAMES = {
     "report.analysing": ["analyse"],
     "report.analysis": ["Analysis"],
     "report.explore": ["Explored", "explore"],
-    "training.rules": ["RulesMixin", "TrainingRules", "training_rules"],
+    "training.rules": ["RulesMixin", "TrainingRules"],
 }
 __getattr__, __dir__, __all__ = lazy_loader.attach(__name__, ["systems", "testing"], _NAMES)

@@ -373,7 +373,7 @@ def test_the_scale_of_a_loss_changes_nothing(clip):
 
 
 def attached(model, optimizer=torch.optim.AdamW, **how):
-    rules = hw.training_rules(model, 2, **how)
+    rules = hw.TrainingRules(model, 2, **how)
     return rules, rules.attach(optimizer(rules.parameter_groups(lr=0.01)))
 
 
@@ -393,15 +393,15 @@ def test_an_optimizer_of_other_groups_is_refused(left_out):
     given = [p for name, p in model.named_parameters() if name != left_out]
     optimizer = torch.optim.SGD(given, lr=0.1)
     with pytest.raises(ValueError, match=r"no group of weighted\.kappa, weighted\.alpha alone"):
-        hw.training_rules(model, 2).attach(optimizer)
-    joint = hw.training_rules(model.mae, 2, settings={"mae": {"method": "joint"}})
+        hw.TrainingRules(model, 2).attach(optimizer)
+    joint = hw.TrainingRules(model.mae, 2, settings={"mae": {"method": "joint"}})
     with pytest.raises(ValueError, match=r"no group of gate\..*alone.*BlockCoordinateDescent"):
         joint.attach(optimizer)
 
 
 def test_matrices_alone_are_decayed_and_rules_keep_their_own_groups():
     model = Both()
-    rules = hw.training_rules(model, 9)
+    rules = hw.TrainingRules(model, 9)
     optimizer = torch.optim.SGD(rules.parameter_groups(0.5, 0.2))
     rules.before_step(lambda: squares(model)(inputs()))
     rules.attach(optimizer).step()
@@ -443,7 +443,7 @@ def test_an_optimizer_may_compute_the_loss_itself():
 def test_a_step_that_a_scaler_skips_is_none():
     model, x = Both(), inputs()
     scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
-    rules = hw.training_rules(model, 2, settings={"mae": {"method": "joint"}})
+    rules = hw.TrainingRules(model, 2, settings={"mae": {"method": "joint"}})
     optimizer = rules.attach(torch.optim.AdamW(rules.parameter_groups(lr=0.01)))
     for scale, steps in ((1.0, 1), (float("inf"), 1), (1.0, 2)):
         before = values(model)
@@ -505,8 +505,8 @@ def test_settings_that_fit_no_rule_are_named(name):
     settings, message = WRONG[name]
     layers = nn.ModuleList([build("weighted"), Renamed(12, 4, ffn_dim=16)])
     with pytest.raises(ValueError, match=message):
-        hw.training_rules(layers, 2, settings=settings)
-    rules = hw.training_rules(layers, 2, settings={"weighted": {"freeze_last": 1}})
+        hw.TrainingRules(layers, 2, settings=settings)
+    rules = hw.TrainingRules(layers, 2, settings={"weighted": {"freeze_last": 1}})
     assert rules.rules["weighted"].settings.freeze_last == 1
 
 
@@ -521,7 +521,7 @@ def shared(how=None):
     if how == "fully_shard":
         fully_shard(model, mesh=init_device_mesh("cpu", (2,)))
     settings = {"mae": {"method": "joint"}, "weighted": {"learning_rate": 0.3, "freeze_last": 2}}
-    rules = hw.training_rules(model, 4, settings=settings)
+    rules = hw.TrainingRules(model, 4, settings=settings)
     optimizer = rules.attach(torch.optim.SGD(rules.parameter_groups(lr=0.1)))
     trained, norms = model, []
     if how == "DistributedDataParallel":
@@ -561,7 +561,7 @@ def test_rules_end_where_their_training_does():
     first.step = 2
     assert learns()
     first.step = 0
-    hw.training_rules(layer, 2, settings={"weighted": {"freeze_last": 0}}).attach(optimizer)
+    hw.TrainingRules(layer, 2, settings={"weighted": {"freeze_last": 0}}).attach(optimizer)
     assert learns()
     optimizer.step()
     assert first.step == 0 and optimizer.param_groups[-1]["lr"] > 0

@@ -47,12 +47,12 @@ def train(
             part. A rule may ask for them once more before the step.
         batches: what `losses_of` is given.
         total_steps: of the whole training; as many as there are batches if not given.
-        settings, steps_per_epoch: as of `headwise.training_rules`.
+        settings, steps_per_epoch: as of `headwise.TrainingRules`.
         optimizer: made of the groups of parameters.
         seen: called with "before" at the beginning of each step, with "gates" when rules have done
             what comes before it, and with "step" when it is complete.
     """
-    rules = hw.training_rules(
+    rules = hw.TrainingRules(
         model, total_steps or len(batches), steps_per_epoch=steps_per_epoch, settings=settings
     )
     made = rules.attach(optimizer(rules.parameter_groups(lr=lr)))

@@ -50,7 +50,7 @@ def test_lightning_ends_with_the_weights_of_the_own_loop(system, tmp_path):
 
         def configure_optimizers(self):
             settings = RULES if system == "mae" else None
-            self.rules = hw.training_rules(self, total_steps=STEPS, settings=settings)
+            self.rules = hw.TrainingRules(self, total_steps=STEPS, settings=settings)
             return self.rules.attach(torch.optim.AdamW(self.rules.parameter_groups(lr=0.01)))
 
         def on_train_batch_start(self, batch, batch_idx):
@@ -81,7 +81,7 @@ def test_accelerate_ends_with_the_weights_of_the_own_loop(system):
     """Whose optimizer is a wrapper, with hooks of its own that nobody calls."""
     accelerator = accelerate.Accelerator(cpu=True)
     made = model("causal", system).train()
-    rules = hw.training_rules(made, STEPS, settings=RULES if system == "mae" else None)
+    rules = hw.TrainingRules(made, STEPS, settings=RULES if system == "mae" else None)
     groups = rules.parameter_groups(lr=0.01)
     wrapped, optimizer = accelerator.prepare(made, torch.optim.AdamW(groups))
     rules.attach(optimizer)

@@ -151,7 +151,7 @@ def test_a_rule_learns_from_the_mean_of_all_gradients():
         torch.manual_seed(0)
         layer, batches = build("mae", train=True), [inputs() for _ in range(2)]
         layer.gate.norm.momentum = 0.0
-        rules = hw.training_rules(layer, 1, settings={"mae": G_STEPS})
+        rules = hw.TrainingRules(layer, 1, settings={"mae": G_STEPS})
         rules.attach(torch.optim.SGD(rules.parameter_groups(lr=0.1)))
         outputs = (layer(batches[rank], is_causal=True).output for rank in ranks)
         rules.before_step(lambda: (output.square().mean() / len(ranks) for output in outputs))

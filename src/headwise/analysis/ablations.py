@@ -28,8 +28,8 @@ from headwise.pretrained.ablate import ablated, check_ablations
 from headwise.pretrained.gates import with_identity_gates
 from headwise.recipes.recipe import Evaluation
 from headwise.tasks.scores import Score
-from headwise.tasks.task import Each, Task
-from headwise.training.loss import own_draws
+from headwise.tasks.task import Task
+from headwise.training.loss import preserve_rng_state
 from headwise.yaml import read_yaml
 
 Level = Literal["none", "model", "units"]
@@ -76,9 +76,9 @@ def ablate(
         `path` and `place` of the system, empty if all of a kind are changed; the `unit`, such as
         expert, and the `options`, such as `{"expert": 3}`; the `value` of the score, of random
         weights the mean over five draws; its `difference` to that of the whole model, with the 95%
-        interval from `low` to `high`, `p`, and `corrected_p` by Holm's method, or the `reason` why there is
-        none; the `cost`, by how much the score is worse; and the `share`, the cost over the score
-        of the whole model: 1 if all of it is lost, or if a loss doubles.
+        interval from `low` to `high`, `p`, and `corrected_p` by Holm's method, or the `reason` for
+        their absence; the `cost`, by how much the score is worse; and the `share`, the cost over
+        the score of the whole model: 1 if all of it is lost, or if a loss doubles.
 
         Its `attrs` have `score`, the name of the score, `value`, that of the whole model,
         `lower_is_better`, `digits`, its number of decimals, and `items`, how many there are.
@@ -93,7 +93,7 @@ def ablate(
         (4, 'size', dict_keys(['head']))
     """
     check_choice(level=(level, ("none", "model", "units")))
-    with own_draws(), with_identity_gates(model), evaluating(model):
+    with preserve_rng_state(), with_identity_gates(model), evaluating(model):
         ablations = _ablations(model, level)
         if not ablations:
             return pd.DataFrame(columns=_COLUMNS)
@@ -126,7 +126,7 @@ def of_task(model: HeadwiseModel, task: Task, part: str, evaluation: Evaluation)
     """Returns a quality: the first score of a task; texts are generated anew each time."""
     unseen = {"samples", "pictures"} & type(evaluation).model_fields.keys()  # nobody looks at them
     evaluation = evaluation.model_copy(update=dict.fromkeys(unseen, 0))
-    return lambda: task.evaluate(model, part, evaluation, Each()).scores[0]
+    return lambda: task.evaluate(model, part, evaluation).scores[0]
 
 
 def of_loss(

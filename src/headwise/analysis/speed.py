@@ -18,7 +18,8 @@ from headwise.models.inspect import systems
 from headwise.models.modeling import HeadwiseModel
 from headwise.models.plan import system_class
 from headwise.tasks.scores import Record
-from headwise.training.rules import TrainingRules, training_rules
+from headwise.training.loss import flush_denormal
+from headwise.training.rules import TrainingRules
 
 Batch = dict[str, Tensor]
 # The second and the eighth of nine rounds are the ends of the interval: one may be disturbed.
@@ -66,11 +67,8 @@ def relative_step_times(
     def measure(name: str) -> float:
         return sum(_step_seconds(models[name], rules[name], batch) for batch in batches)
 
-    torch.set_flush_denormal(True)  # as in training
-    try:
+    with flush_denormal():  # as in training
         return _relative(_in_turns(models, measure))
-    finally:
-        torch.set_flush_denormal(False)
 
 
 def step_seconds(
@@ -130,7 +128,7 @@ def _rules(model: HeadwiseModel, settings: Mapping[str, Any]) -> TrainingRules:
     """Makes the rules of a model, with which its systems compute as in training."""
     there = {type(system).rule for system in systems(model).values()}
     own = {name: of for name, of in settings.items() if system_class(name).rule in there}
-    rules = training_rules(model, total_steps=1_000_000, settings=own)
+    rules = TrainingRules(model, total_steps=1_000_000, settings=own)
     rules.attach(torch.optim.SGD(rules.parameter_groups(lr=0.0)))
     return rules
 

@@ -1,6 +1,6 @@
 """A rule of training: what a paper asks for beyond gradient descent on all parameters.
 
-`headwise.training_rules` finds the rules of a model's systems and hooks them to an optimizer.
+`headwise.TrainingRules` finds the rules of a model's systems and hooks them to an optimizer.
 """
 
 from collections.abc import Callable, Iterable, Mapping

@@ -82,12 +82,12 @@ class System(nn.Module):
         presets: options together, by name, for what a paper leaves open: `paper` are those of its
             text, `authors` those of their public code. A plan names one as the option `preset`.
         unit: what its decisions weigh: head, expert, branch, mechanism.
-        supported_ablations: the ablations that it can be evaluated under; see `headwise.heads.ablation`.
+        supported_ablations: names of its ablations; see `headwise.heads.ablation`.
         site, layer: where a model has put it, such as `decoder_self` and 0; set by the model.
         ablations: those in force, which change its decisions in evaluation; see `headwise.ablated`.
         routing_loss: the loss of its last call, or None; `headwise.auxiliary_loss` sums them.
         training_rule: the object of its rule that somebody trains it by, set by
-            `headwise.training_rules`; false if nobody does.
+            `headwise.TrainingRules`; false if nobody does.
         holds_residual: whether its output is that of the layer, residual sums and norms included.
     """
 
@@ -136,28 +136,27 @@ class System(nn.Module):
         raise NotImplementedError
 
     def ablate_weights(
-        self, weights: Tensor, in_force: Tensor | None = None, *, chosen: bool = False
+        self, weights: Tensor, active: Tensor | None = None, *, selected: bool = False
     ) -> Tensor:
-        """The weights of a decision, `(..., units)`, as ablations leave them.
+        """Changes the weights of a decision, `(..., units)`, by the ablations in force.
 
-        A system passes what it decides through this before it uses it; it is the one place where
-        an ablation changes a decision. Systems that choose units pass their logits through
-        `ablate_logits` first.
+        A system calls this before it uses its weights; in training, and without ablations, the
+        weights stay the same. Systems that select units call `ablate_logits` first.
 
         Args:
-            in_force: boolean, `True` at units that count, if not all do.
-            chosen: whether `ablate_logits` has done already what an ablation asks for; `uniform` alone,
-                which leaves the choice as it is, then changes weights.
+            active: boolean, `True` at units that count, if not all do.
+            selected: whether the units come from logits that `ablate_logits` has changed; then
+                `uniform` alone, which leaves the selection as it is, changes weights.
         """
         for ablation in () if self.training else self.ablations:
-            if not chosen or ablation.name == "uniform":
-                weights = ablation.weights(weights, in_force)
+            if not selected or ablation.name == "uniform":
+                weights = ablation.weights(weights, active)
         return weights
 
     def ablate_logits(self, logits: Tensor, top_k: int) -> tuple[Tensor, int]:
-        """The logits of a router, `(..., units)`, and how many units are chosen, likewise."""
+        """Changes the logits of a router, `(..., units)`, and the number of units it selects."""
         for ablation in () if self.training else self.ablations:
-            logits, top_k = ablation.choice(logits, top_k)
+            logits, top_k = ablation.logits(logits, top_k)
         return logits, top_k
 
     def __call__(self, *args: Any, **kwargs: Any) -> AttentionOutput:
@@ -177,7 +176,7 @@ class System(nn.Module):
             if self.rule is not None and not self.training_rule:
                 warnings.warn(
                     f"{name} learns without its rule of training, {self.rule.__name__}: make the "
-                    f"optimizer by rules = headwise.training_rules(model, total_steps=...); with "
+                    f"optimizer by rules = headwise.TrainingRules(model, total_steps=...); with "
                     f"transformers' Trainer, use headwise.RulesMixin (docs/in-your-model.md)",
                     UntrainedRuleWarning,
                     stacklevel=3,

@@ -13,7 +13,7 @@ from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS, RopeParameters
 
 from headwise.heads.attention import Attention
 from headwise.messages import check_choice, did_you_mean
-from headwise.models.plan import Spec, build_system, layer_specs
+from headwise.models.plan import LayerSpec, build_system, layer_specs
 from headwise.ops.layers import Activation, NormKind
 from headwise.ops.rotary import rotary_rates
 
@@ -145,7 +145,7 @@ class TransformerConfig(PreTrainedConfig):
         """How many learned positions the model has if `max_positions` is not given."""
         return 512  # as BERT
 
-    def systems(self) -> dict[str, list[Spec]]:
+    def systems(self) -> dict[str, list[LayerSpec]]:
         """The system of each layer at each site, as the plan says."""
         return layer_specs(self.attention, self.depths())
 

@@ -73,7 +73,7 @@ class CausalLM(HeadwiseModel, DecodingGenerationMixin):
         use_cache: bool | None = None,
         num_items_in_batch: Tensor | int | None = None,
         logits_to_keep: int = 0,
-        **others: Any,
+        **kwargs: Any,
     ) -> Any:
         """Computes the logits and, with labels, the loss.
 
@@ -84,11 +84,11 @@ class CausalLM(HeadwiseModel, DecodingGenerationMixin):
             logits_to_keep: of how many last positions logits are computed; 0 for all. With labels
                 the loss is of these positions. With labels and adaptive embeddings no logits are
                 computed, as the loss does not need them.
-            others: see `HeadwiseModel`, also for all that is not named here.
+            kwargs: see `HeadwiseModel`, also for all that is not named here.
         """
         cache = self.new_cache() if cache is None and use_cache else cache
-        found: list[Tensor] = []
-        states = self.decoder(input_ids, attention_mask, cache, losses=found, **others)
+        aux_losses: list[Tensor] = []
+        states = self.decoder(input_ids, attention_mask, cache, losses=aux_losses, **kwargs)
         hidden, total = states.last_hidden_state[:, -logits_to_keep:], None
         logits: Any = None
         if labels is not None:
@@ -105,7 +105,7 @@ class CausalLM(HeadwiseModel, DecodingGenerationMixin):
             logits = self.decoder.embedding.log_probs(hidden)
         else:
             total = self.decoder.embedding.loss(hidden[:, :-1], labels)
-        return self.finished(states, logits, found, total, labels, num_items_in_batch)
+        return self.make_output(states, logits, aux_losses, total, labels, num_items_in_batch)
 
     def get_output_embeddings(self) -> nn.Module | None:
         """The map to the vocabulary; None for adaptive embeddings, which have several."""
@@ -158,20 +158,20 @@ class MaskedLM(HeadwiseModel):
         attention_mask: Tensor | None = None,
         labels: Tensor | None = None,
         num_items_in_batch: Tensor | int | None = None,
-        **others: Any,
+        **kwargs: Any,
     ) -> Any:
         """Computes the logits and, with labels, the loss.
 
         Args:
             labels: `(batch, time)`, the hidden tokens, and -100 elsewhere.
-            others: see `HeadwiseModel`, also for all that is not named here.
+            kwargs: see `HeadwiseModel`, also for all that is not named here.
 
         Returns:
             An output with `logits` `(batch, time, vocabulary)`; with labels, those of the predicted
             tokens, `(tokens, vocabulary)`, sequence by sequence and in order.
         """
-        found: list[Tensor] = []
-        states = self.encoder(input_ids, attention_mask, losses=found, **others)
+        aux_losses: list[Tensor] = []
+        states = self.encoder(input_ids, attention_mask, losses=aux_losses, **kwargs)
         hidden, total = states.last_hidden_state, None
         if labels is not None:
             chosen = check_labels(labels, hidden.shape[:2]) != IGNORED_LABEL
@@ -179,7 +179,7 @@ class MaskedLM(HeadwiseModel):
         logits = self.lm_head(self.transform_norm(F.gelu(self.transform(hidden))))
         if labels is not None:
             total = self.cross_entropy(logits, labels[chosen])
-        return self.finished(states, logits, found, total, labels, num_items_in_batch)
+        return self.make_output(states, logits, aux_losses, total, labels, num_items_in_batch)
 
 
 class SequenceClassifierEncoder(Stack):
@@ -225,20 +225,20 @@ class SequenceClassifier(HeadwiseModel):
         attention_mask: Tensor | None = None,
         labels: Tensor | None = None,
         num_items_in_batch: Tensor | int | None = None,
-        **others: Any,
+        **kwargs: Any,
     ) -> Any:
         """Computes the logits of each sequence and, with labels, the loss.
 
         Args:
             labels: `(batch,)`: classes, or numbers for a regression, whose loss is the squared
                 error; -100 where the model predicts nothing.
-            others: see `HeadwiseModel`, also for all that is not named here.
+            kwargs: see `HeadwiseModel`, also for all that is not named here.
 
         Returns:
             An output with `logits` `(batch, classes)`, or `(batch, 1)` for a regression.
         """
-        found: list[Tensor] = []
-        states = self.encoder(input_ids, attention_mask, losses=found, **others)
+        aux_losses: list[Tensor] = []
+        states = self.encoder(input_ids, attention_mask, losses=aux_losses, **kwargs)
         activations: Any = {"tanh": torch.tanh, "relu": F.relu, "sigmoid": torch.sigmoid}
         pooled = self._pooled(states.last_hidden_state, attention_mask)
         hidden = activations[self.config.activation](self.hidden(pooled))
@@ -250,7 +250,7 @@ class SequenceClassifier(HeadwiseModel):
                 total = squared_error(logits.squeeze(-1), labels)
             else:
                 total = self.cross_entropy(logits, labels)
-        return self.finished(states, logits, found, total, labels, num_items_in_batch)
+        return self.make_output(states, logits, aux_losses, total, labels, num_items_in_batch)
 
     def _pooled(self, encoded: Tensor, attention_mask: Tensor | None) -> Tensor:
         """One vector for each sequence, `(batch, embed_dim)`; padding may be on either side."""
@@ -308,7 +308,7 @@ class Seq2SeqLM(HeadwiseModel, DecodingGenerationMixin):
         use_cache: bool | None = None,
         num_items_in_batch: Tensor | int | None = None,
         inputs_embeds: Tensor | None = None,
-        **others: Any,
+        **kwargs: Any,
     ) -> Any:
         """Computes the logits and, with labels, the loss.
 
@@ -320,12 +320,12 @@ class Seq2SeqLM(HeadwiseModel, DecodingGenerationMixin):
                 label of each row.
             encoder_outputs: the output of the encoder, which is computed if it is not given.
             labels: `(batch, target time)`.
-            others: see `HeadwiseModel`, also for all that is not named here.
+            kwargs: see `HeadwiseModel`, also for all that is not named here.
         """
-        found: list[Tensor] = []
+        aux_losses: list[Tensor] = []
         if encoder_outputs is None:
-            source = {"inputs_embeds": inputs_embeds, "losses": found}
-            encoder_outputs = self.encoder(input_ids, attention_mask, **source, **others)
+            source = {"inputs_embeds": inputs_embeds, "losses": aux_losses}
+            encoder_outputs = self.encoder(input_ids, attention_mask, **source, **kwargs)
         cache = self.new_cache() if cache is None and use_cache else cache
         if labels is not None:
             if decoder_input_ids is None:
@@ -342,13 +342,13 @@ class Seq2SeqLM(HeadwiseModel, DecodingGenerationMixin):
             cache,
             encoder_hidden_states=encoder_outputs[0],
             encoder_attention_mask=attention_mask,
-            losses=found,
-            **others,
+            losses=aux_losses,
+            **kwargs,
         )
         logits, total = self.lm_head(states.last_hidden_state), None
         if labels is not None:
             total = self.cross_entropy(logits, labels)
-        return self.finished(states, logits, found, total, labels, num_items_in_batch)
+        return self.make_output(states, logits, aux_losses, total, labels, num_items_in_batch)
 
     def get_input_embeddings(self) -> nn.Module:
         return self.encoder.embedding

@@ -50,7 +50,7 @@ def attentions(model: nn.Module) -> dict[str, Attention]:
 
 
 def layer_label(path: str, system: System) -> str:
-    """The name of a system in records and pages: `encoder_self.2`, or its path outside of models."""
+    """The name of a system in records and pages: `encoder_self.2`, or its path."""
     return f"{system.site}.{system.layer}" if system.site else path
 
 
@@ -62,7 +62,7 @@ def observe(model: nn.Module, function: Callable[[str, AttentionCall], None]) ->
 
     Args:
         model: any module that holds attentions of headwise or of your own.
-        function: is called with the path of an attention and a `AttentionCall`, at each of its calls.
+        function: is called with the path of an attention and an `AttentionCall`, at each call.
 
     Raises:
         ValueError: the model holds no such attention.

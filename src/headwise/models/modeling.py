@@ -8,7 +8,6 @@ https://arxiv.org/abs/1810.04805.
 
 import copy
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
@@ -26,7 +25,7 @@ from headwise.heads.cache import AttentionCache
 from headwise.heads.system import AttentionOutput, System
 from headwise.models.adaptive import AdaptiveEmbedding
 from headwise.models.config import TransformerConfig
-from headwise.models.plan import Plan, Spec, build_system
+from headwise.models.plan import LayerSpec, Plan, build_system
 from headwise.ops import IGNORED_LABEL
 from headwise.ops.layers import ACTIVATIONS, hidden_width, norm_of
 from headwise.ops.rotary import Rotary
@@ -34,24 +33,25 @@ from headwise.ops.rotary import Rotary
 
 @dataclass
 class HeadwiseOutput(ModelOutput):
-    """The output of every model. A field is None if the model lacks it or was not asked for it.
+    """The output of every model. A field is None if the model lacks it or no call asked for it.
 
     Attributes:
-        loss: `token_loss`, and in training `auxiliary_loss` with it. If `num_items_in_batch` is
-            given, which counts the labels of further batches too, the latter counts by this
-            batch's share of them.
+        loss: `token_loss`; in training, `token_loss` plus `auxiliary_loss`. With
+            `num_items_in_batch`, the number of labels of several batches together, the auxiliary
+            loss counts by this batch's share of the labels.
         logits: the predictions of the model.
         last_hidden_state: of the last stack, `(batch, time, embed_dim)`.
         token_loss: the loss of the task: the sum over all labels that are not -100, divided by
             `num_items_in_batch`, or by their number.
         auxiliary_loss: the sum of the losses that systems add; without labels only where gradients
             are enabled, since pipelines expect a row for each item.
-        cache: what has been decoded so far.
-        hidden_states: what the first layer reads and what each layer returns; the last is behind
-            the final norm.
-        attentions, cross_attentions: attention weights, `(batch, heads, queries, keys)` for each
-            layer, those before dropout. MoA's are of the heads that each query has chosen. Of two
-            stacks they are the decoder's, as are the hidden states; call `model.encoder` for its.
+        cache: the keys, values and memories of all positions so far.
+        hidden_states: the input of the first layer and the output of each layer; the last one
+            follows the final norm.
+        attentions, cross_attentions: attention weights before dropout, `(batch, heads, queries,
+            keys)` for each layer. MoA's are of the heads that each query has chosen. A model with
+            an encoder returns hidden states and weights of its decoder; `model.encoder` returns
+            those of the encoder.
     """
 
     loss: Tensor | None = None
@@ -84,7 +84,7 @@ class FeedForward(nn.Module):
 
 
 class Residual(nn.Module):
-    """A sub-layer's residual sum with its norm and dropout.
+    """The residual sum around a sub-layer f, with its norm and dropout.
 
     Post-norm: norm(x + dropout(f(x))). Pre-norm: x + dropout(f(norm(x))).
     """
@@ -94,26 +94,30 @@ class Residual(nn.Module):
         self.norm = norm_of(config.norm_kind, config.embed_dim, config.norm_eps)
         self.is_before, self.dropout = config.norm == "pre", config.dropout
 
-    def forward(self, x: Tensor, sublayer: Callable[[Tensor], Tensor]) -> Tensor:
-        if self.is_before:
-            return x + F.dropout(sublayer(self.norm(x)), self.dropout, self.training)
-        return self.norm(x + F.dropout(sublayer(x), self.dropout, self.training))
+    def before(self, x: Tensor) -> Tensor:
+        """The input of the sub-layer."""
+        return self.norm(x) if self.is_before else x
+
+    def after(self, x: Tensor, update: Tensor) -> Tensor:
+        """The residual sum of x and the sub-layer's output."""
+        x = x + F.dropout(update, self.dropout, self.training)
+        return x if self.is_before else self.norm(x)
 
 
 class Layer(GradientCheckpointingLayer):
-    """Self-attention, attention over the encoder's output if there is any, then feed-forward,
-    unless the last of these attentions holds that too, or one system takes the place of all.
+    """Self-attention, attention over the encoder's output if there is any, and a feed-forward.
+
+    A system may replace the last of these attentions together with the feed-forward, or all three.
 
     Args:
         config: the model's.
-        specs: what stands at each of the layer's sites, in the order of computation.
+        specs: the system at each of the layer's sites, in the order of computation.
         index: the number of the layer.
     """
 
-    def __init__(self, config: TransformerConfig, specs: dict[str, Spec], index: int) -> None:
+    def __init__(self, config: TransformerConfig, specs: dict[str, LayerSpec], index: int) -> None:
         super().__init__()
-        # `system` takes the place of the whole layer.
-        self.system: Any = None
+        self.system: Any = None  # a system that replaces the whole layer
         self.self_attention: Any = None
         self.cross_attention: Any = None
         self.feed_forward: Any = None
@@ -124,8 +128,7 @@ class Layer(GradientCheckpointingLayer):
                 return
             name = "cross_attention" if site == "decoder_cross" else "self_attention"
             setattr(self, name, system)
-            if not system.holds_residual:
-                setattr(self, f"{name}_residual", Residual(config))
+            setattr(self, f"{name}_residual", None if system.holds_residual else Residual(config))
         if system.replaces == "attention":
             self.feed_forward = FeedForward(config)
             self.feed_forward_residual = Residual(config)
@@ -135,36 +138,42 @@ class Layer(GradientCheckpointingLayer):
     ) -> tuple[Tensor, list[Tensor], list[Tensor]]:
         """Returns the output, the losses that systems add, and attention weights if asked for.
 
-        `of_self` and `of_cross` are what the two attentions are called with, beside `x`.
+        Args:
+            of_self, of_cross: arguments of the two attentions, beside `x`.
         """
-        outs: list[AttentionOutput] = []
-
-        def read(name: str, x: Tensor, given: dict[str, Any]) -> Tensor:
-            def attend(y: Tensor) -> Tensor:
-                outs.append(getattr(self, name)(y, **given))
-                return outs[-1].output
-
-            residual = getattr(self, f"{name}_residual", None)  # a system may add by itself
-            return attend(x) if residual is None else residual(x, attend)
-
-        if self.system is not None:
-            names = {
-                "key": "memory",
-                "key_padding_mask": "memory_key_padding_mask",
-                "cache": "cross_cache",
-            }
-            source = {own: of_cross[name] for name, own in names.items() if name in of_cross}
-            x = read("system", x, {**of_self, **source})
-        if self.self_attention is not None:
-            x = read("self_attention", x, of_self)
+        if self.system is not None:  # of a whole layer, with arguments of both attentions
+            given = {own: of_cross[name] for name, own in _OF_MEMORY if name in of_cross}
+            outs = [self.system(x, **of_self, **given)]
+            x = outs[0].output
+        else:
+            x, out = _attend(x, self.self_attention, self.self_attention_residual, of_self)
+            outs = [out]
         if self.cross_attention is not None:
-            x = read("cross_attention", x, of_cross)
+            x, out = _attend(x, self.cross_attention, self.cross_attention_residual, of_cross)
+            outs.append(out)
         if self.feed_forward is not None:
-            # As a function: accelerate moves modules among the arguments, also offloaded ones.
-            x = self.feed_forward_residual(x, lambda y: self.feed_forward(y))
+            residual = self.feed_forward_residual
+            x = residual.after(x, self.feed_forward(residual.before(x)))
         routings = [out.routing for out in outs if out.routing is not None]
         losses = [routing.loss for routing in routings if routing.loss is not None]
         return x, losses, [out.weights for out in outs if out.weights is not None]
+
+
+# Names of arguments for the encoder's output: of a cross-attention, and of a system of a layer.
+_OF_MEMORY = (
+    *(("key", "memory"), ("key_padding_mask", "memory_key_padding_mask")),
+    ("cache", "cross_cache"),
+)
+
+
+def _attend(
+    x: Tensor, attention: Any, residual: Any, given: dict[str, Any]
+) -> tuple[Tensor, AttentionOutput]:
+    if residual is None:  # the system has its own residual sums
+        out = attention(x, **given)
+        return out.output, out
+    out = attention(residual.before(x), **given)
+    return residual.after(x, out.output), out
 
 
 class HeadwiseModel(PreTrainedModel):
@@ -199,18 +208,17 @@ class HeadwiseModel(PreTrainedModel):
     def with_attention(self, attention: Plan, *, neutral: bool = True) -> Self:
         """A copy of the model with other systems at its standard attentions.
 
-        The output in evaluation stays the same, up to rounding, until the copy is trained. All that
-        the plan leaves as it is, such as frozen weights and the mode of training, is copied; the
-        two models share no memory.
+        The output in evaluation stays the same, up to rounding, until the copy is trained. The copy
+        also has the frozen weights and the mode of training of the model; the two share no memory.
 
         Args:
             attention: the plan of the copy, see `headwise.models.plan`.
-            neutral: whether the output has to stay the same. If not, what the systems add to the
-                weights that they take starts as their constructors say.
+            neutral: whether the output has to stay the same. If not, the parameters that systems
+                add to those of standard attention start as their constructors say.
 
         Raises:
-            ValueError: the plan does not fit, or changes what is not standard, or a system cannot
-                start from standard attention with this output.
+            ValueError: the plan does not fit, or replaces a system other than standard attention,
+                or a system cannot start from standard attention with the same output.
         """
         other = copy.deepcopy(self)
         config, before = other.config, other.config.systems()
@@ -238,7 +246,7 @@ class HeadwiseModel(PreTrainedModel):
             other.set_submodule(path, made)
         return other
 
-    def finished(
+    def make_output(
         self,
         states: HeadwiseOutput,
         logits: Tensor | None,
@@ -247,10 +255,10 @@ class HeadwiseModel(PreTrainedModel):
         labels: Tensor | None = None,
         num_items: Tensor | int | None = None,
     ) -> HeadwiseOutput:
-        """The output of a model, from that of its last stack.
+        """The output of a model, from the output of its last stack.
 
         Args:
-            added: the losses that systems add.
+            added: the losses of the systems.
             total: the loss of the task, summed over all labels that are not -100.
             labels, num_items: see `HeadwiseModel`.
         """
@@ -288,8 +296,8 @@ class HeadwiseModel(PreTrainedModel):
                 nn.init.zeros_(module.bias)
 
     def _initialize_weights(self, module: nn.Module, *_: Any) -> None:
-        # Outside its own package, transformers skips modules that have no parameters but in
-        # modules of their own, such as standard attention.
+        # transformers skips modules outside its package whose parameters are all in submodules,
+        # such as standard attention.
         super()._initialize_weights(module)
 
     def _set_gradient_checkpointing(self, enable: bool = True, *args: Any, **kwargs: Any) -> None:
@@ -356,19 +364,20 @@ class Stack(HeadwiseModel):
         output_attentions: bool | None = None,
         output_hidden_states: bool | None = None,
         losses: list[Tensor] | None = None,
-        **others: Any,
+        **kwargs: Any,
     ) -> HeadwiseOutput:
-        """Tokens, or their embeddings, to hidden states.
+        """Computes hidden states from tokens, or from their embeddings.
 
         Args:
-            encoder_hidden_states: what the encoder gave, `(batch, source time, embed_dim)`.
+            encoder_hidden_states: the output of the encoder, `(batch, source time, embed_dim)`.
             encoder_attention_mask: `(batch, source time)`.
-            losses: of a model that holds this stack: a list for the losses that systems add.
+            losses: a list to which the losses of systems are appended, for the model that holds
+                this stack.
 
         Raises:
-            TypeError: there is an argument that no forward has.
+            TypeError: an argument is unknown.
         """
-        for name, value in others.items():  # transformers passes unknown flags as False or None
+        for name, value in kwargs.items():  # transformers passes unknown flags as False or None
             if name != "return_dict" and value is not None and value is not False:
                 raise TypeError(f"{name} is not an argument of {type(self).__name__}")
         shows = output_attentions or (output_attentions is None and self.config.output_attentions)
@@ -385,7 +394,7 @@ class Stack(HeadwiseModel):
         padding = padding_of(attention_mask, words, seen)
         positions = self._positions(words, padding, seen)
         turns = {width: Rotary(positions, *rates) for width, rates in self.rates.items()}
-        # What the attentions of all layers are called with; below models, True is padding.
+        # Arguments of the attentions in all layers; there, True is padding.
         of_self: dict[str, Any] = {"key_padding_mask": padding, "need_weights": shows}
         of_self |= {"is_causal": self.is_causal}
         of_cross: dict[str, Any] = {
@@ -394,7 +403,7 @@ class Stack(HeadwiseModel):
             "query_padding_mask": None if padding is None else padding[:, seen:],
             "need_weights": shows,
         }
-        x = F.dropout(self._placed(words, positions), self.config.dropout, self.training)
+        x = F.dropout(self._add_positions(words, positions), self.config.dropout, self.training)
         states, weights, found = [], [], [] if losses is None else losses
         for index, layer in enumerate(self.layers):
             states.append(x)
@@ -414,15 +423,15 @@ class Stack(HeadwiseModel):
             attentions=tuple(read[0] for read in weights if read) if shows else None,
             cross_attentions=tuple(read[1] for read in weights if len(read) > 1) or None,
         )
-        return output if losses is not None else self.finished(output, None, found)
+        return output if losses is not None else self.make_output(output, None, found)
 
     def _positions(self, words: Tensor, padding: Tensor | None, seen: int) -> Tensor:
-        """The positions of tokens, `(time,)` or `(batch, time)`; -1 before all tokens."""
+        """The positions of tokens, `(time,)` or `(batch, time)`; -1 at padding on the left."""
         end, limit = seen + words.size(1), self.config.max_positions
         positions = torch.arange(seen, end, device=words.device)
-        if padding is not None:  # so that it does not matter on which side padding stands
+        if padding is not None:  # so that padding on the left equals padding on the right
             positions = (~padding).cumsum(1)[:, seen:] - 1
-        # The greatest one is asked for last, since a GPU is waited for then.
+        # The maximum comes last, since it waits for a GPU.
         if limit and end > limit and positions.numel() and positions.max() >= limit:
             raise ValueError(
                 f"a sequence has {int(positions.max()) + 1} tokens, expected at most {limit}: the "
@@ -430,8 +439,8 @@ class Stack(HeadwiseModel):
             )
         return positions
 
-    def _placed(self, words: Tensor, positions: Tensor) -> Tensor:
-        """Embeddings with their positions, where these are no turns, scaled and normed."""
+    def _add_positions(self, words: Tensor, positions: Tensor) -> Tensor:
+        """Embeddings with sinusoidal or learned positions, scaled and normed."""
         if self.embedding is None:
             return words
         x = words
@@ -446,12 +455,12 @@ class Stack(HeadwiseModel):
 class DecodingCache(Cache):
     """One `AttentionCache` for each attention of a decoder.
 
-    `generate()` reorders it between the steps of a beam search, and with the keys and values
-    whatever else a system remembers. The keys of cross-attention are computed once.
+    Between the steps of a beam search, `generate()` reorders it: keys, values, and the memories of
+    systems. The keys of cross-attention are computed once.
 
     Args:
-        of_self: how many self-attentions the decoder has.
-        of_cross: how many attentions over an encoder's output.
+        of_self: number of self-attentions in the decoder.
+        of_cross: number of attentions over an encoder's output.
     """
 
     is_compileable = False  # its tensors grow
@@ -481,13 +490,13 @@ class DecodingGenerationMixin(GenerationMixin):
         return DecodingCache(depths["decoder_self"], depths.get("decoder_cross", 0))
 
     def set_generation(self, **settings: Any) -> None:
-        """Makes the settings of `generate()` where a call has no others."""
+        """Sets the default settings of `generate()`."""
         names = ("pad_token_id", "bos_token_id", "eos_token_id")
         tokens = {name: getattr(self.config, name) for name in names}
         self.generation_config = GenerationConfig(**tokens, **settings)
 
     def _prepare_cache_for_generation(self, settings: Any, inputs: Any, *_: Any) -> None:
-        # That of transformers would hold keys and values only.
+        # The cache of transformers would hold keys and values only.
         if settings.cache_implementation not in (None, "dynamic"):
             raise ValueError(
                 f"cache_implementation is {settings.cache_implementation!r}, expected 'dynamic': "
@@ -504,15 +513,15 @@ class DecodingGenerationMixin(GenerationMixin):
 
 
 def _asked_for(given: dict[str, Any]) -> dict[str, Any]:
-    """Arguments of a call without those that change nothing, which no system need know of."""
+    """Arguments without None and False, which a system need not accept."""
     return {name: x for name, x in given.items() if x is not None and x is not False}
 
 
 def padding_of(mask: Tensor | None, words: Tensor | None, seen: int = 0) -> Tensor | None:
-    """Where padding stands, `(batch, seen + time)`, by transformers' mask of tokens.
+    """Padding, `(batch, seen + time)`, `True` there, from transformers' mask of tokens.
 
     Raises:
-        ValueError: the mask has another shape, or is one that is added to attention scores.
+        ValueError: the mask has another shape, or numbers other than 0 and 1.
     """
     if mask is None or words is None:
         return None
@@ -522,7 +531,7 @@ def padding_of(mask: Tensor | None, words: Tensor | None, seen: int = 0) -> Tens
             f"attention_mask has shape {tuple(mask.shape)}, expected (batch, time) = {expected}, "
             f"1 at tokens and 0 at padding; cached positions count too"
         )
-    # Of whole numbers no values are read, since a GPU would be waited for.
+    # Values of an integer mask are not read, since that waits for a GPU.
     if mask.is_floating_point() and ((mask != 0) & (mask != 1)).any():
         raise ValueError(
             "attention_mask has numbers other than 0 and 1, as a mask that is added to attention "

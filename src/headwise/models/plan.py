@@ -50,7 +50,7 @@ SYSTEMS: dict[str, type[System]] = {
 }
 
 Plan = str | Mapping[str, Any]
-Spec = dict[str, Any]  # {"system": name, **options}
+LayerSpec = dict[str, Any]  # {"system": name, **options}
 
 
 def system_class(name: Any) -> type[System]:
@@ -101,7 +101,7 @@ def rule_name(system: type[System]) -> str:
     return next(names, system_name(declares))
 
 
-def layer_specs(plan: Plan, depths: Mapping[str, int]) -> dict[str, list[Spec]]:
+def layer_specs(plan: Plan, depths: Mapping[str, int]) -> dict[str, list[LayerSpec]]:
     """What stands where: per site one `{"system": ..., **options}` for each layer.
 
     Args:
@@ -119,8 +119,8 @@ def layer_specs(plan: Plan, depths: Mapping[str, int]) -> dict[str, list[Spec]]:
     is_whole = "system" in plan
     if is_whole:
         kind = system_class(plan["system"])
-        plan = {site: plan for site in depths if _where(kind, site, depths) == site}
-    specs: dict[str, dict[int, Spec]] = {site: {} for site in depths}
+        plan = {site: plan for site in depths if _site_of(kind, site, depths) == site}
+    specs: dict[str, dict[int, LayerSpec]] = {site: {} for site in depths}
     for site, listed in plan.items():
         check_choice(**{"a site in attention": (site, tuple(depths))})
         for given in listed if isinstance(listed, list) else [listed]:
@@ -150,7 +150,7 @@ def layer_specs(plan: Plan, depths: Mapping[str, int]) -> dict[str, list[Spec]]:
     }
 
 
-def build_system(spec: Spec, config: Any, site: str, layer: int) -> System:
+def build_system(spec: LayerSpec, config: Any, site: str, layer: int) -> System:
     """The module for one of `layer_specs`, which then knows its site and layer.
 
     Raises:
@@ -189,7 +189,7 @@ def options_of(system: type[System]) -> list[str]:
     return [name for name in found if name not in ("self", "embed_dim", "dense")]
 
 
-def _entry(site: str, given: Any, depths: Mapping[str, int]) -> tuple[list[int], Spec]:
+def _entry(site: str, given: Any, depths: Mapping[str, int]) -> tuple[list[int], LayerSpec]:
     """The layers that an entry is for, and its system with the options."""
     spec = {"system": given} if isinstance(given, str) else given
     if not isinstance(spec, Mapping) or "system" not in spec:
@@ -199,7 +199,7 @@ def _entry(site: str, given: Any, depths: Mapping[str, int]) -> tuple[list[int],
         )
     spec = dict(spec)
     name, kind, depth = spec["system"], system_class(spec["system"]), depths[site]
-    if (place := _where(kind, site, depths)) != site:
+    if (place := _site_of(kind, site, depths)) != site:
         raise ValueError(
             f"attention.{site} names {name}, which takes the place of a {kind.replaces} too: name "
             f"it at {place}"
@@ -220,8 +220,8 @@ def _entry(site: str, given: Any, depths: Mapping[str, int]) -> tuple[list[int],
     return numbers, spec
 
 
-def _where(system: type[System], site: str, sites: Iterable[str]) -> str:
-    """The site at which a system is named that is to stand in the layers of this one."""
+def _site_of(system: type[System], site: str, sites: Iterable[str]) -> str:
+    """The site at which a plan has to name a system, for layers that have the given site."""
     of_layer = [other for other in sites if other.split("_")[0] == site.split("_")[0]]
     places = {"attention": site, "feed-forward": of_layer[-1], "layer": of_layer[0]}
     return places[system.replaces]

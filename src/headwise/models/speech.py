@@ -86,14 +86,14 @@ class SpeechEnhancer(HeadwiseModel):
         attention_mask: Tensor | None = None,
         labels: Tensor | None = None,
         num_items_in_batch: Tensor | int | None = None,
-        **others: Any,
+        **kwargs: Any,
     ) -> Any:
         """Predicts the log magnitudes of clean speech, and computes the loss if labels are given.
 
         Args:
             inputs: magnitudes of noisy speech, `(batch, time, bins)`; padding is behind them.
             labels: log magnitudes of the clean speech, `(batch, time, bins)`.
-            attention_mask, num_items_in_batch, others: see `HeadwiseModel`.
+            attention_mask, num_items_in_batch, kwargs: see `HeadwiseModel`.
 
         Returns:
             The output; its `logits` are the log magnitudes, `(batch, time, bins)`.
@@ -114,14 +114,14 @@ class SpeechEnhancer(HeadwiseModel):
         x = (noisy - math.log(config.floor)).to(self.output.weight.dtype)
         for convolution in self.front:
             x = convolution(x, padding)
-        found: list[Tensor] = []
-        states = self.decoder(None, attention_mask, inputs_embeds=x, losses=found, **others)
+        aux_losses: list[Tensor] = []
+        states = self.decoder(None, attention_mask, inputs_embeds=x, losses=aux_losses, **kwargs)
         logits = self.output(states.last_hidden_state)
         logits = noisy + logits if config.predicts == "gain" else logits
         total = None
         if labels is not None:
             total = squared_error(logits, check_labels(labels, logits.shape))
-        return self.finished(states, logits, found, total, labels, num_items_in_batch)
+        return self.make_output(states, logits, aux_losses, total, labels, num_items_in_batch)
 
     def _init_weights(self, module: nn.Module) -> None:
         super()._init_weights(module)

@@ -6,7 +6,7 @@ from typing import Any
 
 from torch import nn
 
-from headwise.heads.ablation import Ablation, check_edit
+from headwise.heads.ablation import Ablation, check_ablation
 from headwise.heads.system import System
 from headwise.messages import cut, did_you_mean
 from headwise.models.inspect import systems
@@ -39,9 +39,10 @@ def ablated(
             attention of transformers. Or a mapping for all systems of a kind: the name of a system,
             as plans have it, to the name of an ablation, or to a mapping with the key `name` and
             the ablation's option. The attentions of a plain model are of the kind `standard`.
-        name: the ablation of the system at a path, one of its `edits`; `headwise.heads.ablation`
-            says what each does. Without it, the one option says which units are left out:
-            `expert=3` is the ablation `without-expert`, `head=[0, 1]` leaves out two heads.
+        name: the ablation of the system at a path, one of its `supported_ablations`, which
+            `headwise.heads.ablation` describes. Without a name, the only option says which units
+            are left out: `expert=3` is the ablation `without-expert`, `head=[0, 1]` leaves out two
+            heads.
         layouts: as in `headwise.gate_heads`.
         options: of the ablation of the system at a path.
 
@@ -72,7 +73,9 @@ def check_ablations(ablations: Ablations) -> None:
     """Raises `ValueError` unless the systems, their ablations and the options exist."""
     for kind, given in ablations.items():
         options = {"name": given} if isinstance(given, str) else dict(given)
-        check_edit(kind, system_class(kind).edits, options.pop("name", ""), options)
+        check_ablation(
+            kind, system_class(kind).supported_ablations, options.pop("name", ""), options
+        )
 
 
 def _ablations(

@@ -45,7 +45,7 @@ class ForwardContext:
         _keep(stack, stack.register_forward_pre_hook(self.start, with_kwargs=True))
 
     def start(self, stack: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """Keeps the mask of a pass, and refuses a pass that averaging gates would compute wrongly."""
+        """Keeps the mask of a pass; refuses passes that averaging gates would compute wrongly."""
         given = dict(zip(self.names, args, strict=False)) | kwargs
         mask = given.get("attention_mask")
         waits, self.is_repeating = self.is_waiting and not self.is_repeating, False
@@ -139,7 +139,7 @@ class HeadGates(nn.Module):
     def before_projection(
         self, projection: nn.Module, args: tuple[Tensor, ...]
     ) -> tuple[Tensor, ...]:
-        """Calls the system with the outputs of the heads, and gives its output to the projection."""
+        """Replaces the outputs of the heads by the output of the system."""
         heads, hidden, self.hidden = args[0], self.hidden, None
         if hidden is None or heads.shape[:2] != hidden.shape[:2]:
             self._refuse(f"with {tuple(heads.shape)}")

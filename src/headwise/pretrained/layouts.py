@@ -120,7 +120,7 @@ def _is_attention(module: nn.Module) -> bool:
 
 
 def _heads(module: nn.Module, layout: HeadLayout) -> tuple[str, int]:
-    """The path of an attention's output projection, and its number of heads; `""` or 0 if unknown."""
+    """The path of an attention's output projection and its number of heads; or `""` and 0."""
     there = {name: width for name, part in module.named_modules() if (width := _widths(part)[0])}
     names = (layout.projection,) if layout.projection else _PROJECTIONS
     projection = next((name for name in names if name in there), "")

@@ -44,9 +44,9 @@ def prune_heads(model: Model, heads: Mapping[str, Iterable[int]]) -> Model:
     """Removes heads from a plain transformers model for good; the model is changed and returned.
 
     Its output is that of the model while these heads are `hw.ablated`, up to rounding. Make
-    optimizers afterwards, since its weights are new parameters. `save_pretrained` saves it, with the
-    heads that are left in the config, and `headwise.load_pruned` loads it; `from_pretrained` raises
-    an error of sizes.
+    optimizers afterwards, since its weights are new parameters. `save_pretrained` saves it, with
+    the heads that are left in the config, and `headwise.load_pruned` loads it; `from_pretrained`
+    raises an error of sizes.
 
     Args:
         model: a model of transformers, or a module that holds one.

@@ -1,4 +1,4 @@
-"""Recording what the systems of a model decide, and the attention weights of transformers models."""
+"""Recording the decisions of a model's systems, and its attention weights."""
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager

@@ -1,20 +1,21 @@
-"""What evaluation gives: computed, kept in the folder of a run, and compared with that of another.
+"""Evaluation of a run: scores, kept in its folder, and their difference to those of another run.
 
-A finished run is evaluated again on any part, on other data, with ablations, and against another
+A finished run is evaluated again on any split, on other data, with ablations, and against another
 run on the same items.
 """
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 from rich.console import Console
 
 from headwise.analysis.results import TEST, RunResult
 from headwise.analysis.statistics import Estimate, Scores, contrast
-from headwise.data.settings import PARTS
+from headwise.data.settings import SPLITS
 from headwise.files import write_bytes, write_text
 from headwise.messages import expected_one_of, shown
 from headwise.models.inspect import systems
@@ -24,39 +25,50 @@ from headwise.pretrained.ablate import ablated
 from headwise.recipes.recipe import Evaluation, Recipe, task_class
 from headwise.runs.folder import MODEL, read_inputs, read_model, read_recipe, readable
 from headwise.tasks.scores import Outcome, Score
-from headwise.tasks.task import Each, Task
-from headwise.training.loss import aside_of_training
+from headwise.tasks.task import Task
+from headwise.training.loss import evaluation_mode
 from headwise.training.watching import bars, say, say_begin
 
 
 def evaluate(
-    model: HeadwiseModel, task: Task, part: str, settings: Evaluation, console: Console, label: str
+    model: HeadwiseModel, task: Task, split: str, settings: Evaluation, console: Console, label: str
 ) -> Outcome:
-    """Evaluates a model on a part of the data, with the ablations of its settings."""
+    """Evaluates a model on a split of the data, with the ablations of the settings."""
 
-    def under_a_bar(batches: Sequence[Any], compute: Callable[[Any], Any]) -> list[Any]:
+    def map_with_bar(batches: Sequence[Any], compute: Callable[[Any], Any]) -> list[Any]:
         with bars(console, transient=True) as shown_bars:
             bar = shown_bars.add_task(label, total=len(batches), figures="batches evaluated")
             return [compute(batch) for batch in shown_bars.track(batches, task_id=bar)]
 
-    say_begin(console, f"{label}: evaluation on {part} begins")
-    with as_evaluated(model, settings, console, label), aside_of_training(model):
-        outcome = task.evaluate(model, part, settings, cast(Each, under_a_bar))
-    return outcome.model_copy(update={"digest": task.digest(part)})
+    say_begin(console, f"{label}: evaluation on {split} begins")
+    with as_evaluated(model, settings, console, label), evaluation_mode(model):
+        outcome = task.evaluate(model, split, settings, map_with_bar)
+    return outcome.model_copy(update={"digest": task.content_hash(split)})
 
 
 @contextmanager
 def as_evaluated(
     model: HeadwiseModel, settings: Evaluation, console: Console, label: str
 ) -> Iterator[None]:
-    """While this context is open, the model computes with the ablations of the evaluation."""
+    """While this context is open, the model computes with the ablations of the settings.
+
+    Ablations of systems that the model lacks are told on the console, and change nothing.
+    """
     held = {type(system) for system in systems(model).values()}
-    fitting = {n: asked for n, asked in settings.ablation.items() if system_class(n) in held}
+    fitting = {n: given for n, given in settings.ablation.items() if system_class(n) in held}
     for name in settings.ablation.keys() - fitting.keys():
         text = f"the ablation of {name} changes nothing: {label} has no such system"
         say(console, text, style="yellow")
     with ablated(model, fitting):
         yield
+
+
+def check_ablations(
+    model: HeadwiseModel, settings: Evaluation, console: Console, label: str
+) -> None:
+    """Raises `ValueError` if the model cannot compute with the ablations of the settings."""
+    with as_evaluated(model, settings, console, label):
+        pass
 
 
 # --- in the folder of a run ---------------------------------------------------------------------
@@ -65,27 +77,27 @@ def as_evaluated(
 def with_scores(
     result: RunResult, folder: Path, recipe: Recipe, task: Task, console: Console, *, is_new: bool
 ) -> RunResult:
-    """Returns the result of a run with its scores on the test part and the further test sets.
+    """Returns the result of a run with its scores on the test split and the further test sets.
 
-    Unless the model is new, it is evaluated only on those whose items are.
+    Unless the model is new, it is evaluated only on the splits whose items are new.
     """
     scores: dict[str, list[Score]] = {}
     model = None
-    for part in (TEST, *recipe.data.tests):
-        is_there = _outcome_file(folder, part).is_file() and not is_new
-        outcome = read_outcome(folder, part) if is_there else None
-        if outcome is None or outcome.digest != task.digest(part):
+    for split in (TEST, *recipe.data.tests):
+        is_there = _outcome_file(folder, split).is_file() and not is_new
+        outcome = read_outcome(folder, split) if is_there else None
+        if outcome is None or outcome.digest != task.content_hash(split):
             model = model or read_model(folder)
             label = folder.resolve().name
-            outcome = evaluate(model, task, part, recipe.evaluation, console, label)
-            _write_outcome(outcome, folder, part)
-        scores[part] = [score.model_copy(update={"rows": []}) for score in outcome.scores]
+            outcome = evaluate(model, task, split, recipe.evaluation, console, label)
+            _write_outcome(outcome, folder, split)
+        scores[split] = [score.model_copy(update={"rows": []}) for score in outcome.scores]
     return result.model_copy(update={"scores": scores.pop(TEST), "tests": scores})
 
 
-def _write_outcome(outcome: Outcome, folder: Path, part: str) -> None:
-    """Writes what an evaluation gave, and for the eye its outputs and pictures by themselves."""
-    path = _outcome_file(folder, part)
+def _write_outcome(outcome: Outcome, folder: Path, split: str) -> None:
+    """Writes the outcome of an evaluation, and its outputs and pictures as files of their own."""
+    path = _outcome_file(folder, split)
     end = path.stem.removeprefix("outcome")
     if outcome.outputs:
         write_text(folder / f"outputs{end}.txt", "\n".join(outcome.outputs) + "\n")
@@ -95,41 +107,31 @@ def _write_outcome(outcome: Outcome, folder: Path, part: str) -> None:
     write_text(path, outcome.model_dump_json(indent=1))
 
 
-def read_outcome(folder: Path, part: str = TEST) -> Outcome:
-    """Returns what the evaluation of a run on the test part, or a further test set, gave."""
-    with readable(path := _outcome_file(folder, part)):
+def read_outcome(folder: Path, split: str = TEST) -> Outcome:
+    """Returns the outcome of a run on the test split, or on a further test set."""
+    with readable(path := _outcome_file(folder, split)):
         return Outcome.model_validate_json(path.read_bytes())
 
 
-def _outcome_file(folder: Path, part: str) -> Path:
-    return folder / ("outcome.json" if part == TEST else f"outcome-{part}.json")
+def _outcome_file(folder: Path, split: str) -> Path:
+    return folder / ("outcome.json" if split == TEST else f"outcome-{split}.json")
 
 
 # --- of a finished run --------------------------------------------------------------------------
 
 
-class Opened:
-    """A finished run and one part of its data.
+@dataclass(frozen=True)
+class FinishedRun:
+    """A finished run and one split of its data; see `open_run`."""
 
-    Args:
-        run: folder of the run.
-        part: `train`, `validation`, `test`, or the name of a further test set.
-        console: for notes.
-        changes: to the recipe, as `--set` takes them.
-    """
-
-    def __init__(self, run: Path, part: str, console: Console, changes: Sequence[str] = ()) -> None:
-        self.run, self.part, self.recipe = run, part, read_recipe(run, changes)
-        parts = [*PARTS, *self.recipe.data.tests]
-        if part not in parts:
-            raise ValueError(
-                f"--part is {part!r}, of which {run} has none, {expected_one_of(part, parts)}"
-            )
-        self.task = task_of(run, self.recipe, console)
+    folder: Path
+    split: str
+    recipe: Recipe
+    task: Task
 
     def read_model(self) -> HeadwiseModel:
-        """Returns the model of the run; one that was made for other data is an error."""
-        model = read_model(self.run)
+        """Returns the model of the run; raises `ValueError` if it was made for other data."""
+        model = read_model(self.folder)
         sizes, given = self.task.sizes(self.recipe, self.task), self.recipe.model_arguments
         needed = type(model.config)(**{key: given.get(key, size) for key, size in sizes.items()})
         for key in sizes.keys() - {"max_length"}:  # it reads longer and shorter texts too
@@ -137,29 +139,48 @@ class Opened:
             now, then = getattr(needed, name), getattr(model.config, name)
             if now != then:
                 raise ValueError(
-                    f"the data need a model whose {key} is {shown(now)}, but that of {self.run} is "
-                    f"{shown(then)}; give the data that the run was trained on, without changes on "
-                    f"which the model depends"
+                    f"the data need a model whose {key} is {shown(now)}, but that of {self.folder} "
+                    f"is {shown(then)}; give the data that the run was trained on, without changes "
+                    f"on which the model depends"
                 )
         return model
 
     def evaluate(self, console: Console, ablations: Mapping[str, Any]) -> Outcome:
-        """Evaluates the run; `ablations` has names of systems, and how they compute instead."""
+        """Evaluates the run, with ablations beside those of its recipe."""
         settings = self.recipe.evaluation
         settings = settings.model_copy(update={"ablation": {**settings.ablation, **ablations}})
-        label = self.run.resolve().name
-        return evaluate(self.read_model(), self.task, self.part, settings, console, label)
+        label = self.folder.resolve().name
+        return evaluate(self.read_model(), self.task, self.split, settings, console, label)
 
 
-def task_of(run: Path, recipe: Recipe, console: Console) -> Task:
-    """Reads the data of a finished run, and says so if it was trained on others."""
-    task = task_class(recipe.task)(recipe, run / MODEL)
-    if read_inputs(run)[:1] not in ([], [task.digest()]):
-        say(console, f"{run.resolve().name} was trained on other data than these", style="yellow")
+def open_run(
+    folder: Path, split: str, console: Console, changes: Sequence[str] = ()
+) -> FinishedRun:
+    """Reads the recipe and the data of a finished run.
+
+    Args:
+        folder: of the run.
+        split: `train`, `validation`, `test`, or the name of a further test set.
+        console: for notes.
+        changes: to the recipe, as `--set` takes them.
+    """
+    recipe = read_recipe(folder, changes)
+    splits = [*SPLITS, *recipe.data.tests]
+    if split not in splits:
+        raise ValueError(f"{folder} has no split {split!r}, {expected_one_of(split, splits)}")
+    return FinishedRun(folder, split, recipe, read_task(folder, recipe, console))
+
+
+def read_task(folder: Path, recipe: Recipe, console: Console) -> Task:
+    """Reads the data of a finished run, and tells if they are not those it was trained on."""
+    task = task_class(recipe.task)(recipe, folder / MODEL)
+    if read_inputs(folder)[:1] not in ([], [task.content_hash()]):
+        name = folder.resolve().name
+        say(console, f"{name} was trained on other data than these", style="yellow")
     return task
 
 
-def compare(outcome: Outcome, other: Outcome) -> Estimate:
+def difference_of_runs(outcome: Outcome, other: Outcome) -> Estimate:
     """Returns the difference of the first score of a run to that of another, over the items.
 
     Its interval and its p say whether these two runs differ. One run each cannot say how much of
@@ -175,11 +196,11 @@ def compare(outcome: Outcome, other: Outcome) -> Estimate:
     return contrast(Scores.of([first]), Scores.of([second]))
 
 
-def check_same_items(run: Opened, other: Opened) -> None:
+def check_same_items(run: FinishedRun, other: FinishedRun) -> None:
     """Raises `ValueError` unless two runs are scored on the same items."""
-    if run.task.digest(run.part) != other.task.digest(other.part):
-        of_both = " and ".join(str(each.task.facts[each.part]) for each in (run, other))
+    if run.task.content_hash(run.split) != other.task.content_hash(other.split):
+        of_both = " and ".join(str(each.task.facts[each.split]) for each in (run, other))
         raise ValueError(
-            f"{run.run} and {other.run} are not scored on the same items, expected runs of the "
-            f"same task with equal data; their part {run.part} has {of_both}"
+            f"{run.folder} and {other.folder} are not scored on the same items, expected runs of "
+            f"the same task with equal data; their split {run.split} has {of_both}"
         )

@@ -37,7 +37,7 @@ from headwise.recipes.recipe import Evaluation, Recipe
 from headwise.settings import LARGEST_SEED, FrozenSettings
 from headwise.tasks.scores import Outcome, Picture, Score, spread
 from headwise.tasks.task import BatchMap, Positions, PredictRequest, Task, map_batches
-from headwise.training.loss import own_draws
+from headwise.training.loss import preserve_rng_state
 
 PAIRS = "pairs"
 SIDES = ("left", "right")
@@ -166,11 +166,11 @@ class Images(Task):
         return read_image_files(files_of(files))
 
     @classmethod
-    def clean(cls, columns: Columns, data: ImageData, part: str) -> Columns:
+    def clean(cls, columns: Columns, data: ImageData, split: str) -> Columns:
         pixels, shape = [], data.shape
         for image in columns["image"]:
             try:
-                pixels.append(pixels_of(image, shape).tobytes())
+                pixels.append(read_pixels(image, shape).tobytes())
             except DataError as error:
                 warnings.warn(f"{error}: it is left out", stacklevel=2)
         return {"pixels": pixels}
@@ -178,19 +178,20 @@ class Images(Task):
     def open(self, folder: Path | None) -> None:
         data, colors = self.recipe.data, self.recipe.palette.colors
 
-        def learn(folder: Path) -> None:
-            images = map(self._images, self.to_learn_from(data.window))
+        def write(folder: Path) -> None:
+            images = map(self._images, self.rows_to_learn_from(data.window))
             Palette.learn(images, data.shape, colors).save(folder)
 
         if folder is None:
-            folder = cached("palettes", [self.digest("train"), data.shape, colors], learn)
+            key = [self.content_hash("train"), data.shape, colors]
+            folder = cached_folder("palettes", key, write)
         self.palette = Palette.load(folder)
         if self.palette.shape != data.shape:
             raise ValueError(
-                f"data make images of the shape {data.shape}, expected {self.palette.shape} "
-                f"(height, width, channels), for which {folder / PALETTE} was made"
+                f"the images have the shape {data.shape}, expected {self.palette.shape} "
+                f"(height, width, channels), the shape of {folder / PALETTE}"
             )
-        self.made_of = [data.shape, self.palette.colors.tolist()]
+        self.cache_key = [data.shape, self.palette.colors.tolist()]
 
     def encode(self, columns: Columns) -> Columns:
         return {"input_ids": self.palette.encode(self._images(columns)).astype(np.int32)}
@@ -200,8 +201,8 @@ class Images(Task):
         content = b"".join(columns["pixels"])
         return np.frombuffer(content, np.uint8).reshape(-1, *self.recipe.data.shape)
 
-    def items(self, rows: datasets.Dataset, part: str) -> Items:
-        return super().items(rows.with_format("numpy"), part)
+    def items(self, rows: datasets.Dataset, split: str) -> EncodedDataset:
+        return super().items(rows.with_format("numpy"), split)
 
     def save(self, folder: Path) -> None:
         self.palette.save(folder)
@@ -221,32 +222,33 @@ class Images(Task):
 
     # --- scores ---------------------------------------------------------------------------------
 
-    def evaluate(self, model: HeadwiseModel, part: str, evaluation: Any, each: Each) -> Outcome:
+    def evaluate(
+        self, model: Any, split: str, evaluation: Any, map_batches: BatchMap = map_batches
+    ) -> Outcome:
         @torch.no_grad()
         def nats(batch: list[int]) -> np.ndarray:
             """Returns -ln p of the pixels of each image, and their number, `(images, 2)`."""
-            ids = self._ids(part, batch).to(model.device)
+            ids = self._ids(split, batch).to(model.device)
             logits = model(input_ids=ids).logits[:, :-1].float()
             of_pixels = F.cross_entropy(logits.mT, ids[:, 1:], reduction="none").double()
             sums = of_pixels.sum(1).cpu().numpy()
             return np.stack([sums, np.full_like(sums, of_pixels.size(1))], axis=1)
 
-        # Images are equally long, so that their batches are in the order of the part.
-        rows = np.concatenate(each(self.batches(part, _BATCH_TOKENS), nats))
+        # Images are equally long, so that their batches are in the order of the split.
+        rows = np.concatenate(map_batches(self.batches(split, _BATCH_TOKENS), nats))
         note = f"of pixels, each of one of {len(self.palette.colors)} colours"
         of = {"lower_is_better": True, "digits": 3, "note": note}
         scores = [Score.of("bits per dimension", rows, "bits", **of)]
         if not evaluation.samples:
             return Outcome(scores=scores)
-        real = self.palette.decode(self._some(part, evaluation.samples))
-        drawn = draw_images(model, self.palette, evaluation, len(real))
+        real = self.palette.decode(self._some(split, evaluation.samples))
+        made = sample_images(model, self.palette, evaluation, len(real))
         caption = "Images of the data in the palette's colours; below them images by the model."
-        return Outcome(
-            scores=scores, pictures=[Picture.of("Samples", sheet([real, drawn]), caption)]
-        )
+        picture = Picture.of("Samples", image_grid([real, made]), caption)
+        return Outcome(scores=scores, pictures=[picture])
 
     def monitor(self, model: HeadwiseModel) -> dict[str, float]:
-        """Returns the measure of figure 2 of pairs: the mean over layers, and each layer."""
+        """Returns figure 2's measure on pairs: the mean over layers, and each layer."""
         if self.recipe.data.path != PAIRS:
             return {}
         layers = self._weights(model, self._some("validation", _MEASURED))
@@ -261,12 +263,12 @@ class Images(Task):
 
     @torch.no_grad()
     def _weights(self, model: HeadwiseModel, ids: Tensor) -> dict[int, Tensor]:
-        """By layer, `(images, height, width, experts)`, where there are weights for each pixel."""
+        """Returns the weights of pixels by layer, `(images, height, width, experts)`."""
         found: dict[int, list[Tensor]] = {}
         for some in ids.split(_BATCH):
-            with evaluating(model), record(model) as decided:
+            with evaluating(model), record(model) as records:
                 model(input_ids=some.to(model.device))
-            for path, routings in decided.items():
+            for path, routings in records.items():
                 weights = routings[0].weights
                 if weights.shape[:-1] == some.shape:
                     of_pixels = weights[:, 1:].float().cpu()  # the first position reads no pixel
@@ -274,15 +276,15 @@ class Images(Task):
                     found.setdefault(systems(model)[path].layer, []).append(of_pixels)
         return {layer: torch.cat(weights) for layer, weights in found.items()}
 
-    def _some(self, part: str, number: int) -> Tensor:
-        """Returns images that are spread over a part, which may be in the order of classes."""
-        return self._ids(part, spread(range(len(self.stored(part))), number))
+    def _some(self, split: str, number: int) -> Tensor:
+        """Returns images spread over a split, which may be in the order of classes."""
+        return self._ids(split, spread(range(len(self.stored(split))), number))
 
-    def _ids(self, part: str, indices: Sequence[int]) -> Tensor:
-        return self.collate(self.stored(part).__getitems__(indices))["input_ids"]
+    def _ids(self, split: str, indices: Sequence[int]) -> Tensor:
+        return self.collate(self.stored(split).__getitems__(indices))["input_ids"]
 
     def describe(self, batch: Mapping[str, Tensor]) -> dict[str, Positions]:
-        """Returns the colours and the sides of pixels; the first position reads none."""
+        """Returns the colours and the sides of pixels; the first position reads no pixel."""
         ids, (height, width, _) = batch["input_ids"], self.palette.shape
         pixels = torch.arange(-1, height * width, device=ids.device)
         is_right = (pixels % width >= width // 2).long().masked_fill(pixels < 0, -1)
@@ -292,27 +294,24 @@ class Images(Task):
 
     @classmethod
     def predict(
-        cls, folder: Path, recipe: ImageRecipe, model: HeadwiseModel, wish: Wish
+        cls, folder: Path, recipe: ImageRecipe, model: Any, request: PredictRequest
     ) -> Iterator[str]:
-        """Draws images and writes them into a PNG file."""
-        wish.refuse(cls.name, "inputs", "texts")
-        output = wish.output or Path(f"{folder.resolve().parent.name}.png")
-        palette, number = Palette.load(folder), wish.number or _SAMPLES
-        write_bytes(output, sheet([draw_images(model, palette, recipe.evaluation, number)]))
+        """Samples images and writes them into a PNG file."""
+        request.refuse(cls.name, "inputs", "texts")
+        output = request.output or Path(f"{folder.resolve().parent.name}.png")
+        palette, number = Palette.load(folder), request.number or _SAMPLES
+        write_bytes(output, image_grid([sample_images(model, palette, recipe.evaluation, number)]))
         yield f"written: {output}"
 
 
-def draw_images(
+def sample_images(
     model: Any, palette: Palette, evaluation: ImageEvaluation, number: int
 ) -> np.ndarray:
-    """Draws images pixel by pixel, from the top left, each pixel from the model's prediction.
-
-    Returns RGB images, `(number, height, width, 3)`.
-    """
+    """Samples images pixel by pixel, as RGB images `(number, height, width, 3)`."""
     start = torch.full((number, 1), palette.bos_token_id, device=model.device)
-    with own_draws():
+    with preserve_rng_state():
         torch.manual_seed(evaluation.seed)
-        drawn = [
+        made = [
             model.generate(
                 some,
                 max_length=palette.height * palette.width + 1,
@@ -324,10 +323,10 @@ def draw_images(
             )
             for some in start.split(_BATCH)
         ]
-    return palette.decode(torch.cat(drawn).cpu())
+    return palette.decode(torch.cat(made).cpu())
 
 
-def sheet(blocks: Sequence[np.ndarray]) -> bytes:
+def image_grid(blocks: Sequence[np.ndarray]) -> bytes:
     """Returns a PNG of blocks of RGB images, `(images, height, width, 3)`, eight in a row."""
     _, height, width, _ = blocks[0].shape
     columns, gap = min(_COLUMNS, max(map(len, blocks))), max(1, width // 16)
@@ -350,14 +349,14 @@ def specialisation(weights: Tensor, *, predicted: bool = False) -> float:
 
     Figure 2 of the paper plots "the relative variance in the mechanism-activation over the two
     sides of the image", without an equation. We read it as the correlation ratio: with c the
-    weights at a pixel, c̄ their mean over all pixels and c̄_s over those on side s,
+    weights at a pixel, c̄ their mean over all pixels and c̄_s their mean over the pixels of side s,
 
         Σ_s P(s) ‖c̄_s − c̄‖² / mean ‖c − c̄‖²
 
     Args:
-        weights: the weight of each expert where a pixel is read, `(..., height, width, experts)`.
-        predicted: whether the side is that of the pixel behind it, which is predicted there; the
-            paper leaves this open.
+        weights: the weights at the position that reads a pixel, `(..., height, width, experts)`.
+        predicted: whether the side is that of the next pixel, which is predicted there; the paper
+            does not say.
 
     >>> left, right = [0.9, 0.1], [0.2, 0.8]
     >>> specialisation(torch.tensor([[left, right], [left, right]]))

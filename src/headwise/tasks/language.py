@@ -1,10 +1,10 @@
 r"""Language modelling: running text, a decoder, perplexity over a sliding window.
 
-The rows of a text are its lines. Its tokens are one stream, with a line end after each line and one
-before the first, which is cut into blocks of `block_length` tokens. Every token is predicted once;
-the first of a block is predicted from the last of the block before.
+The rows of a text are its lines. Its tokens are one stream, with a line end after each line and
+before the first line. The stream is cut into blocks of `block_length` tokens. Every token is
+predicted once; the first token of a block is predicted from the last token of the block before it.
 
-At evaluation a window moves over the stream by `block_length - context` tokens, and only its new
+In evaluation a window moves over the stream by `block_length - context` tokens, and only its new
 tokens are scored. So every token is predicted once, with at least `context` tokens before it
 (Baevski and Auli 2019, *Adaptive Input Representations for Neural Language Modeling*,
 https://arxiv.org/abs/1809.10853; they evaluate blocks of 512 with 480 tokens of context). The word
@@ -12,12 +12,12 @@ perplexity is
 
     exp(Σ −log p(token | tokens before it) / (words + line ends)),
 
-where white space divides words, whatever the subwords are. Line ends count, also those of blank
-lines, as in published figures for WikiText. With a vocabulary of words it is the ordinary
-perplexity, and comparable with that of subwords only if there are no unknown words.
+where white space separates words. The ends of all lines count, also of blank lines, as in published
+figures for WikiText. With a vocabulary of words it is the ordinary perplexity; it can be compared
+with that of subwords if there are no unknown words.
 
-Neighbouring tokens are not independent of each other, so the bootstrap draws documents, which blank
-lines divide, or, where there are few, passages of about 200 words.
+Neighbouring tokens depend on each other, so the bootstrap resamples documents, which blank lines
+separate, or passages of about 200 words where there are few documents.
 """
 
 from collections.abc import Iterator, Mapping
@@ -35,7 +35,7 @@ from transformers import GenerationConfig, PreTrainedTokenizerFast
 
 from headwise.data import tokenizers
 from headwise.data.builtin import package_docs, pydoc_topics
-from headwise.data.encode import Columns, Items, lengths
+from headwise.data.encode import Columns, EncodedDataset, lengths
 from headwise.data.settings import Data
 from headwise.messages import shown
 from headwise.models.for_tasks import CausalLM
@@ -43,31 +43,31 @@ from headwise.ops import IGNORED_LABEL
 from headwise.recipes.recipe import Evaluation, Recipe
 from headwise.settings import LARGEST_SEED
 from headwise.tasks.scores import LEAST_ITEMS, Outcome, Score
-from headwise.tasks.task import SPECIAL, Each, Positions, Task, Wish
-from headwise.training.loss import own_draws
+from headwise.tasks.task import SPECIAL, BatchMap, Positions, PredictRequest, Task, map_batches
+from headwise.training.loss import preserve_rng_state
 
 _BATCH_TOKENS = 8192  # tokens that a model reads at once in evaluation
-_LOGITS = 2**26  # largest number of logits at once in evaluation: 256 MB
+_LOGITS = 2**26  # largest number of logits in memory in evaluation: 256 MB
 
 # --- settings -----------------------------------------------------------------------------------
 
 
 class RunningTextData(Data):
-    """Running text: rows are lines, and a blank one divides two documents."""
+    """Running text: rows are lines, and a blank line separates two documents."""
 
     block_length: int = Field(128, ge=2)
-    """Number of tokens that the model reads and predicts at once."""
+    """Number of tokens of a sequence."""
 
 
 class LanguageEvaluation(Evaluation):
-    """Context of the scores, and generated text."""
+    """How the text is scored, and new text is generated."""
 
     context: int | None = Field(None, ge=0)
     """Every scored token has at least this many tokens of context, except at the start of the text.
     It must be less than data.block_length; by default it is half of it."""
     max_new_tokens: int | None = Field(None, ge=1)
-    """Largest number of tokens that are written. With the prompt there are at most block_length.
-    Default: half of it, and at most 60."""
+    """Largest number of generated tokens; prompt and new tokens together are at most block_length.
+    Default: half of block_length, and at most 60."""
     temperature: float = Field(1.0, ge=0)
     """Temperature: logits are divided by it before sampling; 0 always takes the most probable
     token."""
@@ -82,11 +82,11 @@ class LanguageRecipe(Recipe):
     """The recipe of a language model."""
 
     data: RunningTextData
-    """Which text the model learns from."""
+    """The text."""
     tokenizer: tokenizers.TokenizerSettings = Field(default_factory=tokenizers.TokenizerSettings)
     """The vocabulary."""
     evaluation: LanguageEvaluation = Field(default_factory=LanguageEvaluation)
-    """How the test part is scored, and how many samples are generated."""
+    """How the test split is scored, and new text is generated."""
 
     @model_validator(mode="after")
     def _check_lengths(self) -> Self:
@@ -111,24 +111,24 @@ class RunningText(Task):
     columns: ClassVar[Mapping[str, str | None]] = {"text": "text"}
     rows_at_once = 10_000
     features = datasets.Features({"input_ids": datasets.List(datasets.Value("int32"))})
-    kind: ClassVar[tokenizers.Kind]  # of the tokenizer
-    special: ClassVar[tuple[str, ...]] = SPECIAL  # tokens that the model knows
+    kind: ClassVar[tokenizers.Kind]
+    special: ClassVar[tuple[str, ...]] = SPECIAL  # special tokens in the model's configuration
 
     @classmethod
-    def clean(cls, columns: Columns, data: Any, part: str) -> Columns:
-        """Returns the lines of rows. A row of several lines is a document."""
+    def clean(cls, columns: Columns, data: Any, split: str) -> Columns:
+        """Returns the lines of rows; a row of several lines is a document."""
         return {"text": list(chain.from_iterable(map(lines_of, columns["text"])))}
 
     def open(self, folder: Path | None) -> None:
         def texts() -> Iterator[str]:
-            for columns in self.to_learn_from(self.recipe.tokenizer.sample_rows):
+            for columns in self.rows_to_learn_from(self.recipe.tokenizer.sample_rows):
                 yield from columns["text"]
 
-        settings, made_of = self.recipe.tokenizer, [self.digest("train")]
-        self.tokenizer = tokenizers.open_tokenizer(settings, self.kind, folder, texts, made_of)
+        settings, key = self.recipe.tokenizer, [self.content_hash("train")]
+        self.tokenizer = tokenizers.open_tokenizer(settings, self.kind, folder, texts, key)
         self.block_length = self.recipe.data.block_length
         self.padding = {"input_ids": self.tokenizer.pad_token_id, "labels": IGNORED_LABEL}
-        self.made_of = [self.tokenizer.backend_tokenizer.to_str(), self.block_length]
+        self.cache_key = [self.tokenizer.backend_tokenizer.to_str(), self.block_length]
         self._encoder = tokenizers.encoder_of(self.tokenizer)
 
     def tokens(self, lines: list[str]) -> list[np.ndarray]:
@@ -148,7 +148,7 @@ class RunningText(Task):
         return {**sizes, **ids, "vocab_size": tokenizers.vocab_size(task.tokenizer)}
 
     def collate(self, items: list[Any]) -> dict[str, Tensor]:
-        """Joins items; only a batch with padding has a mask, without which models are faster."""
+        """Joins items; a batch without padding has no mask, which is faster."""
         batch = super().collate(items)
         return {k: x for k, x in batch.items() if k != "attention_mask" or not bool(x.all())}
 
@@ -158,7 +158,7 @@ class RunningText(Task):
 
 
 def lines_of(text: str | None) -> list[str]:
-    r"""Returns the lines of a row. Behind those of a document, a row of several, is a blank one.
+    r"""Returns the lines of a row; a row of several lines is a document, which a blank line ends.
 
     >>> lines_of(" One. \n"), lines_of("One.\n\nTwo.\n")
     (['One.'], ['One.', '', 'Two.', ''])
@@ -181,17 +181,18 @@ class LanguageModelling(RunningText):
     kind = "lines"
 
     def encode(self, columns: Columns) -> Columns:
-        """Returns the blocks of lines, each with the token before it in front."""
+        """Returns blocks of tokens, each behind the token before it."""
         before = np.array([self.tokenizer.eos_token_id], np.int32)
         stream = np.concatenate([before, *self.tokens(columns["text"])])
         begins = range(0, len(stream) - 1, self.block_length)
         return {"input_ids": [stream[begin:][: self.block_length + 1] for begin in begins]}
 
-    def items(self, rows: datasets.Dataset, part: str) -> Items:
-        return Items(rows, lengths(rows, "input_ids")[:, 0] - 1)  # a block's first is not predicted
+    def items(self, rows: datasets.Dataset, split: str) -> EncodedDataset:
+        # The first token of a block is not predicted.
+        return EncodedDataset(rows, lengths(rows, "input_ids")[:, 0] - 1)
 
     def collate(self, items: list[Any]) -> dict[str, Tensor]:
-        """Joins blocks; labels are the same tokens, of which nothing predicts the first."""
+        """Joins blocks; the labels are the same tokens without the first one."""
         labels = ([IGNORED_LABEL, *item["input_ids"][1:]] for item in items)
         return super().collate([{**x, "labels": of} for x, of in zip(items, labels, strict=True)])
 
@@ -200,37 +201,41 @@ class LanguageModelling(RunningText):
         options = generation_options(self.recipe, self.tokenizer)
         GenerationConfig(**options).save_pretrained(folder)
 
-    def evaluate(self, model: Any, part: str, evaluation: Any, each: Each) -> Outcome:
-        """Computes the perplexity of a part over words and tokens, and its bits per byte."""
-        lines = chain.from_iterable(rows["text"] for rows in self.rows[part].iter(1000))
+    def evaluate(
+        self, model: Any, split: str, evaluation: Any, map_batches: BatchMap = map_batches
+    ) -> Outcome:
+        """Computes the perplexity per word and per token, and the bits per byte."""
+        lines = chain.from_iterable(rows["text"] for rows in self.rows[split].iter(1000))
         counted = ((len(line.split()), len(line.encode())) for line in lines)
         words, size = np.fromiter(counted, np.dtype((np.int32, 2))).T  # of each line
-        nats, tokens, unknown = self._line_losses(model, part, evaluation.context, each)
+        nats, tokens, unknown = self._line_losses(model, split, evaluation.context, map_batches)
         share = unknown.sum() / tokens.sum()
-        remark = f"; {share:.1%} of the tokens are <unk>" if share else ""
+        unknown_note = f"; {share:.1%} of the tokens are <unk>" if share else ""
         counts = {"word perplexity": (words + 1, "words and line ends")}
-        if not tokenizers.has_words(self.tokenizer):  # of words, both perplexities are the same
+        if not tokenizers.has_words(self.tokenizer):  # with words, both perplexities are equal
             counts["token perplexity"] = (tokens, "subwords and line ends")
             if not share:  # the bytes of <unk> are not known
                 counts["bits per byte"] = (size + 1, "bytes of UTF-8")
         starts, scores = passages(words), []
         for name, (count, unit) in counts.items():
             rows = np.add.reduceat([nats, count], starts, axis=1).T
-            note = f"over {count.sum(dtype=int):,} {unit}{remark}"
+            note = f"over {count.sum(dtype=int):,} {unit}{unknown_note}"
             statistic, digits = ("bits", 3) if name == "bits per byte" else ("perplexity", 1)
             of = {"lower_is_better": True, "digits": digits, "note": note}
             scores.append(Score.of(name, rows, statistic, **of))
         return Outcome(scores=scores)
 
-    def _line_losses(self, model: Any, part: str, context: int | None, each: Each) -> np.ndarray:
-        """Returns the nats of each line, its number of tokens and that of <unk>, `(3, lines)`."""
-        blocks = self.stored(part).rows.with_format("numpy")["input_ids"][:]
+    def _line_losses(
+        self, model: Any, split: str, context: int | None, map_batches: BatchMap
+    ) -> np.ndarray:
+        """Returns the nats, the number of tokens and of <unk> of each line, `(3, lines)`."""
+        blocks = self.stored(split).rows.with_format("numpy")["input_ids"][:]
         stream = np.concatenate([blocks[0][:1], *(block[1:] for block in blocks)])
         size = len(stream) - 1
         context = self.block_length // 2 if context is None else context
         stride = self.block_length - context
-        # The first window predicts all that it can, any other `stride` tokens, the last one the
-        # rest. Those between are read together.
+        # The first window predicts as many tokens as fit, the last one the rest, each other one
+        # `stride` tokens. These others are read in batches.
         first = min(size, (context // stride + 1) * stride)
         rest = size - (size - first) % stride
         logits = (stride + 1) * model.config.vocab_size
@@ -248,30 +253,34 @@ class LanguageModelling(RunningText):
             nats = F.cross_entropy(found.flatten(0, 1).float(), targets, reduction="none")
             return nats.double().cpu().numpy()
 
-        nats, targets = np.concatenate(each(list(pairwise(cuts)), losses)), stream[1:]
+        nats, targets = np.concatenate(map_batches(list(pairwise(cuts)), losses)), stream[1:]
         line = np.cumsum(stream[:-1] == self.tokenizer.eos_token_id) - 1  # of each target
         figures = nats, np.ones(size), targets == self.tokenizer.unk_token_id
         return np.stack([np.bincount(line, x) for x in figures])
 
     @classmethod
-    def predict(cls, folder: Path, recipe: Any, model: Any, wish: Wish) -> Iterator[str]:
-        """Yields continuations of prompts; each of a prompt's texts has a seed of its own."""
-        wish.refuse(cls.name, "output")
+    def predict(
+        cls, folder: Path, recipe: Any, model: Any, request: PredictRequest
+    ) -> Iterator[str]:
+        """Yields continuations of prompts; several texts of one prompt have different seeds."""
+        request.refuse(cls.name, "output")
         tokenizer, evaluation = tokenizers.read_tokenizer(folder, cls.kind), recipe.evaluation
-        prompts = ["\n".join(map(str.strip, text.split("\n"))) for text in wish.lines(default=[""])]
-        for seed in range(evaluation.seed, evaluation.seed + (wish.number or 1)):
-            drawn = evaluation.model_copy(update={"seed": seed})
-            of_seed = recipe.model_copy(update={"evaluation": drawn})
+        texts = request.lines(default=[""])
+        prompts = ["\n".join(map(str.strip, text.split("\n"))) for text in texts]
+        for seed in range(evaluation.seed, evaluation.seed + (request.number or 1)):
+            with_seed = evaluation.model_copy(update={"seed": seed})
+            own = recipe.model_copy(update={"evaluation": with_seed})
             for prompt in prompts:
-                text = continued(model, tokenizer, prompt, of_seed)
-                yield (prompt + text).removesuffix("\n")
+                yield (prompt + generate_text(model, tokenizer, prompt, own)).removesuffix("\n")
 
 
 def passages(words: np.ndarray) -> np.ndarray:
-    """Returns the first lines of documents, or of passages where there are few documents.
+    """Returns the first line of each document, or of each passage where there are few documents.
 
-    From the number of words of each line: blank lines end a document; lines of a passage have 200
-    words or more together, or a tenth of the words of a shorter text.
+    Blank lines end a document. A passage has at least 200 words, or a tenth of a short text.
+
+    Args:
+        words: the number of words of each line.
     """
     is_text = words > 0
     begins = np.flatnonzero(is_text[1:] & ~is_text[:-1]) + 1
@@ -307,15 +316,15 @@ def generation_options(
     return options | (sampling if evaluation.temperature else {})
 
 
-def continued(
+def generate_text(
     model: CausalLM, tokenizer: PreTrainedTokenizerFast, prompt: str, recipe: LanguageRecipe
 ) -> str:
-    """Returns the text with which a model goes on from a prompt, without the prompt.
+    """Returns the continuation of a prompt by a model, without the prompt.
 
-    A prompt begins a line and may hold line ends; behind an empty one the model begins a text.
+    A prompt begins a line and may hold line ends; from an empty prompt the model begins a text.
 
     Raises:
-        ValueError: with what is written, it is longer than the texts of the training.
+        ValueError: prompt and new tokens are longer than `block_length`.
     """
     given = tokenizer(prompt, return_tensors="pt").to(model.device)
     options, size = generation_options(recipe, tokenizer), given["input_ids"].size(1)
@@ -325,8 +334,8 @@ def continued(
             f"ones it has to fit into data.block_length; shorten it, or set "
             f"evaluation.max_new_tokens"
         )
-    with torch.no_grad(), own_draws():
+    with torch.no_grad(), preserve_rng_state():
         torch.manual_seed(recipe.evaluation.seed)
         (made,) = model.generate(**given, **options)
-    # Decoded together with the prompt: a text by itself would lose its first space.
+    # It is decoded together with the prompt: by itself it would lose its first space.
     return tokenizer.decode(made)[len(tokenizer.decode(given["input_ids"][0])) :]

@@ -1,4 +1,4 @@
-"""The loss of a model on data, and looks at a model in the middle of its training."""
+"""The loss of a model on data, and contexts in which it is computed."""
 
 from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -14,7 +14,7 @@ from headwise.ops.replicas import world_size
 
 
 def on_device(batch: dict[str, Tensor], device: torch.device) -> dict[str, Tensor]:
-    """Returns a batch on a device; a GPU gets it from pinned memory, for which nobody waits."""
+    """Returns a batch on a device; a GPU copies it from pinned memory, without a wait."""
     if device.type == "cuda":
         batch = {name: x.pin_memory() if x.device.type == "cpu" else x for name, x in batch.items()}
     return {name: x.to(device, non_blocking=True) for name, x in batch.items()}
@@ -26,7 +26,7 @@ def loss_and_labels(model: Any, batch: dict[str, Tensor]) -> Tensor:
     The model is in evaluation mode.
     """
     batch = on_device(batch, model.device)
-    # Over 1 it is the sum, not the mean.
+    # With a divisor of 1, the loss is the sum.
     loss = model(**batch, num_items_in_batch=1).loss
     labels = (batch["labels"] != IGNORED_LABEL).sum()
     return torch.stack([loss.double(), labels.double()])
@@ -54,24 +54,43 @@ def mean_loss(
 
 
 @contextmanager
-def aside_of_training(model: nn.Module) -> Iterator[None]:
-    """While this context is open, a process may run the model, and training goes on unchanged.
+def evaluation_mode(model: nn.Module) -> Iterator[None]:
+    """While this context is open, a model may be evaluated in the middle of its training.
 
-    The model is in evaluation mode, no gradients are recorded, and random draws are not those of
-    training.
+    The model is in evaluation mode, no gradients are recorded, and the random states are restored
+    at the end.
     """
-    with evaluating(model), torch.no_grad(), own_draws():
+    with evaluating(model), torch.no_grad(), preserve_rng_state():
         yield
 
 
-def own_draws() -> AbstractContextManager[None]:
+def preserve_rng_state() -> AbstractContextManager[None]:
     """Restores, at the end, the random states of the CPU and of the GPU that this process uses.
 
     `torch.random.fork_rng()` would take the states of all GPUs, and warn if there are several.
 
-    >>> with own_draws():
+    >>> with preserve_rng_state():
     ...     one = torch.rand(1)
     >>> bool(torch.rand(1) == one)
     True
     """
     return torch.random.fork_rng([torch.cuda.current_device()] if torch.cuda.is_available() else [])
+
+
+@contextmanager
+def flush_denormal() -> Iterator[None]:
+    """While this context is open, denormal numbers, with which a CPU is slow, count as 0.
+
+    >>> smallest = torch.full((), 1e-310, dtype=torch.float64)
+    >>> with flush_denormal():
+    ...     float(smallest * 1)
+    0.0
+    >>> float(smallest * 1)
+    1e-310
+    """
+    was_set = not torch.full((), 1e-310, dtype=torch.float64) * 1
+    torch.set_flush_denormal(True)
+    try:
+        yield
+    finally:
+        torch.set_flush_denormal(was_set)

@@ -22,7 +22,7 @@ from headwise.models.plan import rule_name
 
 
 class TrainingRules:
-    """The rules of training of all systems in a model, made by `headwise.training_rules`.
+    """The rules of training of all systems in a model, for any training loop.
 
     Args:
         model: any module that holds systems, without `DistributedDataParallel` around it.
@@ -43,7 +43,7 @@ class TrainingRules:
         >>> import torch
         >>> import headwise as hw
         >>> layer = hw.BranchedAttention(8, 2, ffn_dim=16)
-        >>> rules = hw.training_rules(layer, total_steps=6)
+        >>> rules = hw.TrainingRules(layer, total_steps=6)
         >>> optimizer = rules.attach(torch.optim.AdamW(rules.parameter_groups(lr=1e-3)))
         >>> for _ in range(6):
         ...     layer(torch.randn(2, 5, 8)).output.square().mean().backward()
@@ -216,13 +216,10 @@ class TrainingRules:
         if self.rules and self.step == self.total_steps:
             warnings.warn(
                 f"the training goes on after total_steps={self.total_steps}, by which the rules of "
-                f"{' and '.join(self.rules)} reckon: give training_rules the number of all steps",
+                f"{' and '.join(self.rules)} reckon: give TrainingRules the number of all steps",
                 UntrainedRuleWarning,
                 stacklevel=4,
             )
-
-
-training_rules = TrainingRules
 
 
 def rules_in(model: nn.Module) -> dict[type[Rule], dict[str, System]]:
@@ -240,7 +237,7 @@ class RulesMixin:
     The optimizer gets the groups of `TrainingRules.parameter_groups`, at the learning rate and
     weight decay of the arguments; a Trainer that was given an optimizer keeps it.
 
-    `rule_settings` are the `settings` of `training_rules`.
+    `rule_settings` are the `settings` of `TrainingRules`.
     """
 
     rule_settings: Mapping[str, Any] = {}
@@ -255,7 +252,7 @@ class RulesMixin:
 
     def create_optimizer(self: Any, model: Any = None) -> Any:
         total, each, settings = self._total_steps, self._steps_per_epoch, self.rule_settings
-        self.rules = training_rules(self.model, total, steps_per_epoch=each, settings=settings)
+        self.rules = TrainingRules(self.model, total, steps_per_epoch=each, settings=settings)
         if self.optimizer is None:
             given = self.optimizer_cls_and_kwargs
             kind, options = given or self.get_optimizer_cls_and_kwargs(self.args, self.model)

@@ -1,7 +1,7 @@
-"""Trains a model: one loop on accelerate, with the rules of its systems, that goes on after a stop.
+"""The loop that trains a model, on accelerate, with the rules of its systems.
 
-A training that goes on from a checkpoint ends with the same weights and the same records as if it
-had not been stopped. The loop waits for the device at `log_every` and at validations alone.
+A training that resumes from a checkpoint ends with the same weights and the same records as one
+without a stop. The loop waits for the device only at `log_every` and at validations.
 """
 
 import json
@@ -36,8 +36,8 @@ from headwise.training.checkpoints import (
     remove_superseded,
     set_random_states,
 )
-from headwise.training.loss import aside_of_training, mean_loss, on_device
-from headwise.training.rules import rules_in, training_rules
+from headwise.training.loss import evaluation_mode, flush_denormal, mean_loss, on_device
+from headwise.training.rules import TrainingRules, rules_in
 from headwise.training.settings import TrainingSettings
 from headwise.training.watching import StopSignal, Watch
 
@@ -51,17 +51,17 @@ class Interrupted(KeyboardInterrupt):
 
 @dataclass
 class Progress:
-    """How far a training is; it is part of every checkpoint."""
+    """The progress of a training, which is part of every checkpoint."""
 
-    step: int = 0  # of the optimizer
+    step: int = 0  # steps of the optimizer so far
     total: int = 0  # steps that are planned
-    seconds: float = 0.0  # without those between a stop and the next start
+    seconds: float = 0.0  # time in training, without that between a stop and the next start
     best: float = math.inf  # validation loss
     best_step: int | None = None  # None while no validation loss was a number
-    waited: int = 0  # validations since the best one
-    slowed: float = 1.0  # factor of the learning rate, for `schedule: plateau`
+    evals_since_best: int = 0
+    lr_scale: float = 1.0  # factor of the learning rate, for `schedule: plateau`
     ended: bool = False  # by patience, or by a validation loss that is no number
-    # A row for each step at which something was recorded, with `step` and `seconds`.
+    # A row for each step at which something was recorded, with `step`.
     history: list[dict[str, float]] = field(default_factory=list)
 
 
@@ -69,14 +69,15 @@ class Trainer:
     """Trains a headwise model in a folder, in one process or in all of `torchrun` together.
 
     Args:
-        model: what does not learn of it is frozen already.
+        model: a model whose parameters are frozen if they are not to be trained.
         train, validation: the batches of this process.
-        settings, folder: how to train, and where checkpoints go.
-        accelerator: of `accelerator_for`.
-        measure: figures of the model to follow beside the validation loss, by name. The main
-            process alone calls it, before the first step and at each validation; nobody does where
-            processes divide the model.
-        label, console: of the bar.
+        settings: the settings of training.
+        folder: the folder of the checkpoints.
+        accelerator: the result of `accelerator_for`.
+        measure: a function of the model that returns further figures to record, by name. Only the
+            main process calls it, before the first step and at each validation; with FSDP no
+            process calls it.
+        label, console: name of the bar, and where it is shown.
     """
 
     def __init__(
@@ -108,29 +109,21 @@ class Trainer:
         self._loss_sum = torch.zeros((), device=accelerator.device)  # since the last record
         if settings.gradient_checkpointing:
             model.activation_checkpointing_enable()
-        self._bare = model  # without wrappers
-        is_divided = settings.fsdp and self._world > 1
-        self._measure = None if is_divided else measure
-        if is_divided:
-            _divide(model, accelerator.device)
+        self._unwrapped = model  # without wrappers
+        is_sharded = settings.fsdp and self._world > 1
+        self._measure = None if is_sharded else measure
+        if is_sharded:
+            _apply_fsdp(model, accelerator.device)
         model.to(accelerator.device)
         held, given = rules_in(model), settings.rules.items()  # a recipe has those of all
-        self._rules = training_rules(
+        self._rules = TrainingRules(
             model,
             planned,
             steps_per_epoch=math.ceil(per_epoch) if per_epoch else None,
             settings={name: of_rule for name, of_rule in given if system_class(name).rule in held},
         )
-        groups: Any = self._rules.parameter_groups(settings.learning_rate, settings.weight_decay)
-        groups = groups or [{"params": []}]  # where rules move all that learns
-        self._optimizer: torch.optim.Optimizer
-        if settings.optimizer == "nesterov":
-            momentum = settings.momentum
-            self._optimizer = torch.optim.SGD(groups, momentum=momentum, nesterov=momentum > 0)
-        else:
-            betas, epsilon = settings.adam_betas, settings.adam_epsilon
-            self._optimizer = torch.optim.AdamW(groups, betas=betas, eps=epsilon, fused=True)
-        if self._world > 1 and not is_divided and self._now.total:
+        self._optimizer = self._make_optimizer()
+        if self._world > 1 and not is_sharded and self._now.total:
             accelerator.ddp_handler = accelerate.utils.DistributedDataParallelKwargs(
                 find_unused_parameters=self._rules.leaves_out_gradients,
                 broadcast_buffers=False,  # `_step` does so, for steps of rules too
@@ -138,10 +131,20 @@ class Trainer:
             model = accelerator.prepare_model(model)
         self._model: Any = torch.compile(model) if settings.compile else model
 
+    def _make_optimizer(self) -> torch.optim.Optimizer:
+        settings = self._settings
+        groups: Any = self._rules.parameter_groups(settings.learning_rate, settings.weight_decay)
+        groups = groups or [{"params": []}]  # where rules move all trained parameters
+        if settings.optimizer == "nesterov":
+            momentum = settings.momentum
+            return torch.optim.SGD(groups, momentum=momentum, nesterov=momentum > 0)
+        betas, epsilon = settings.adam_betas, settings.adam_epsilon
+        return torch.optim.AdamW(groups, betas=betas, eps=epsilon, fused=True)
+
     # The loop
 
     def fit(self) -> Progress:
-        """Trains to the end, or to where patience or a validation loss that is no number ends it.
+        """Trains to the last step, or until patience or a diverged validation loss ends it.
 
         Raises:
             Interrupted: Ctrl-C or SIGTERM came.
@@ -151,7 +154,7 @@ class Trainer:
         now = self._now
         if not is_resumed or (now.step < now.total and not now.ended):
             self._started = time.monotonic() - now.seconds
-            # Only now, since an optimizer may take a step that is none to load its state.
+            # After resuming, since some optimizers call `step()` to load their state.
             self._rules.step = now.step
             self._rules.attach(self._optimizer)
             names = {"wandb": {"name": self._folder.name}}
@@ -160,15 +163,12 @@ class Trainer:
                 if not is_resumed:
                     accelerate.utils.set_seed(self._settings.seed, device_specific=True)
                     if now.total:
-                        self._note(self._measured())
+                        self._record(self._measured())
                     else:
                         self._validate()
                         self._save()
-                torch.set_flush_denormal(True)  # a CPU is many times slower with so small numbers
-                try:
+                with flush_denormal():
                     self._loop(stop)
-                finally:
-                    torch.set_flush_denormal(False)
         self._tell_why_it_ended()
         return now
 
@@ -183,11 +183,13 @@ class Trainer:
             if logs:  # of the steps since the last time
                 loss = self._accelerator.reduce(self._loss_sum, "mean") / settings.log_every
                 self._loss_sum = torch.zeros_like(self._loss_sum)
-                self._note({"loss": float(loss), "learning_rate": self._rate})
+                self._record({"loss": float(loss), "learning_rate": self._rate})
             if validates:
                 self._validate()
             is_stopped = stop.came
-            if self._world > 1:  # the others are asked where the device is waited for anyway
+            if (
+                self._world > 1
+            ):  # the others are asked where the device is evals_since_best for anyway
                 is_stopped = (logs or validates) and self._sum(int(stop.came)).item() > 0
             if validates or is_stopped:
                 self._save()
@@ -198,12 +200,12 @@ class Trainer:
         """Takes one step of the optimizer, on one batch or several."""
         now, settings, device = self._now, self._settings, self._accelerator.device
         group = [next(batches) for _ in range(settings.gradient_accumulation)]
-        # Counted before they go to the device, for which nobody has to wait then.
+        # Labels are counted on the CPU, so that the loop does not wait for the device.
         of_group = sum(int((batch["labels"] != IGNORED_LABEL).sum()) for batch in group)
         labels = self._sum(of_group).clamp(min=1)
         group = [on_device(batch, device) for batch in group]
         self._share_buffers()
-        self._rules.before_step(lambda: (self._loss(self._bare, b, labels) for b in group))
+        self._rules.before_step(lambda: (self._loss(self._unwrapped, b, labels) for b in group))
         for number, batch in enumerate(group, 1):
             waits = number < len(group)
             with self._accelerator.no_sync(self._model) if waits else nullcontext():
@@ -211,8 +213,8 @@ class Trainer:
                 loss.backward()
             self._loss_sum = self._loss_sum + loss.detach()
         if settings.clip_norm:
-            nn.utils.clip_grad_norm_(self._bare.parameters(), settings.clip_norm)
-        factor = now.slowed * settings.factor(now.step, now.total)
+            nn.utils.clip_grad_norm_(self._unwrapped.parameters(), settings.clip_norm)
+        factor = now.lr_scale * settings.factor(now.step, now.total)
         self._rate = settings.learning_rate * factor
         for parameters in self._optimizer.param_groups:
             parameters["lr"] = self._rate  # rules set their own afterwards
@@ -222,7 +224,7 @@ class Trainer:
         self._watch.show(step=now.step)
 
     def _loss(self, model: Any, batch: Batch, labels: Tensor) -> Tensor:
-        """The share of a batch in the loss of a step, of which the mean over processes counts."""
+        """The share of a batch in the loss of a step, which is the mean over processes."""
         with self._autocast():
             out = model(**batch, num_items_in_batch=labels)
         loss: Tensor = out.token_loss * self._world
@@ -236,13 +238,13 @@ class Trainer:
         return self._accelerator.reduce(torch.full((), number, device=self._accelerator.device))
 
     def _share_buffers(self) -> None:
-        """Gives all processes the buffers of the first one, which are those that are saved."""
-        for buffer in self._bare.buffers() if self._world > 1 else ():
+        """Copies the buffers of the first process, which are saved, to all processes."""
+        for buffer in self._unwrapped.buffers() if self._world > 1 else ():
             dist.broadcast(buffer, 0)
 
     # Records and validations
 
-    def _note(self, found: dict[str, float]) -> None:
+    def _record(self, found: dict[str, float]) -> None:
         """Adds figures to the row of this step."""
         now = self._now
         if not found:
@@ -250,31 +252,35 @@ class Trainer:
         now.seconds = time.monotonic() - self._started
         if not now.history or now.history[-1]["step"] != now.step:
             now.history.append({"step": now.step})
-        now.history[-1] |= {"seconds": now.seconds, **found}
+        now.history[-1] |= found
         self._watch.show(**{name: found[name] for name in ("loss", "eval_loss") if name in found})
-        # Of single units (`share encoder_self.2/5`) there are too many for a logger.
+        # Loggers do not get figures of single units (`share encoder_self.2/5`), which are many.
         self._accelerator.log({n: value for n, value in found.items() if "/" not in n}, now.step)
 
     def _validate(self) -> None:
         now, settings = self._now, self._settings
         self._share_buffers()
-        loss = mean_loss(self._bare, self._validation.epoch(), self._autocast())
-        self._note({"eval_loss": loss, **self._measured()})
+        loss = mean_loss(self._unwrapped, self._validation.epoch(), self._autocast())
+        self._record({"eval_loss": loss, **self._measured()})
         self._model.train()
-        now.waited += 1
+        now.evals_since_best += 1
         if loss < now.best:
-            now.best, now.best_step, now.waited = loss, now.step, 0
-        elif settings.schedule == "plateau" and now.waited % settings.plateau.patience == 0:
-            now.slowed *= settings.plateau.factor
-        is_patient = settings.patience is None or now.waited < settings.patience
-        now.ended = not is_patient or not math.isfinite(loss)  # later steps mend no weights
+            now.best, now.best_step, now.evals_since_best = loss, now.step, 0
+        elif (
+            settings.schedule == "plateau" and now.evals_since_best % settings.plateau.patience == 0
+        ):
+            now.lr_scale *= settings.plateau.factor
+        is_patient = settings.patience is None or now.evals_since_best < settings.patience
+        now.ended = not is_patient or not math.isfinite(
+            loss
+        )  # no later step makes such weights finite
 
     def _measured(self) -> dict[str, float]:
-        """What the rules follow, and what the main process measures of the model."""
+        """Figures of the rules, and those that the main process measures."""
         found = self._rules.record()
         if self._measure is not None and self._is_main:
-            with aside_of_training(self._bare), self._autocast():
-                found |= self._measure(self._bare)
+            with evaluation_mode(self._unwrapped), self._autocast():
+                found |= self._measure(self._unwrapped)
         return found
 
     def _tell_why_it_ended(self) -> None:
@@ -295,20 +301,20 @@ class Trainer:
     def _save(self) -> None:
         now, of_optimizer = self._now, self._optimizer.state_dict()
         now.seconds = time.monotonic() - self._started
-        weights = self._collected(self._bare.state_dict())
+        weights = self._collected(self._unwrapped.state_dict())
         states = {n: self._collected(state) for n, state in of_optimizer["state"].items()}
         of_process = {"position": self._train.position, "loss_sum": self._loss_sum.cpu()}
         processes = accelerate.utils.gather_object([of_process | random_states()])
         if self._is_main:
             with written_whole(self._folder / f"checkpoint-{now.step}") as partial:
-                self._bare.save_pretrained(partial, state_dict=weights)
+                self._unwrapped.save_pretrained(partial, state_dict=weights)
                 state = {"optimizer": of_optimizer | {"state": states}, "processes": processes}
                 torch.save({**state, "progress": json.dumps(asdict(now))}, partial / STATE)
             remove_superseded(self._folder, self._settings, now.best_step, now.total)
         self._accelerator.wait_for_everyone()
 
     def _collected(self, state: dict[str, Any]) -> dict[str, Any]:
-        """Tensors with the parts of all processes, in the memory of the main one."""
+        """Whole tensors from the shards of all processes, on the CPU of the main process."""
         found = dict(state)
         for name, x in state.items():
             if (made := full_tensor(x)) is not x:
@@ -316,7 +322,7 @@ class Trainer:
         return found
 
     def _resume(self) -> bool:
-        """Goes on from the last checkpoint that can be read, if there is one."""
+        """Loads the last checkpoint that can be read, if there is one."""
         last = last_readable(self._folder, self._watch.say) if self._is_main else None
         (last,) = accelerate.utils.broadcast_object_list([last])
         if last is None:
@@ -326,13 +332,13 @@ class Trainer:
         if count != self._world:
             raise ValueError(
                 f"{last} is of {count} processes, and now there are {self._world}: go on with as "
-                f"many (torchrun --nproc-per-node {count} -m headwise train {self._folder}, or "
-                f"compare --nproc {count}), or train in another folder"
+                f"many (torchrun --nproc-per-node {count} -m headwise train {self._folder}), "
+                f"or train in another folder"
             )
-        for name, same in self._bare.all_tied_weights_keys.items():  # it has one of them
+        for name, same in self._unwrapped.all_tied_weights_keys.items():  # the file has one of them
             weights.setdefault(name, weights[same])
-        held = self._bare.state_dict()
-        self._bare.load_state_dict({n: shard_like(held[n], x) for n, x in weights.items()})
+        held = self._unwrapped.state_dict()
+        self._unwrapped.load_state_dict({n: shard_like(held[n], x) for n, x in weights.items()})
         learning = [p for group in self._optimizer.param_groups for p in group["params"]]
         for number, of_parameter in state["optimizer"]["state"].items():
             for name, x in of_parameter.items():
@@ -345,13 +351,13 @@ class Trainer:
         self._train.position = of_process["position"]
         self._loss_sum = of_process["loss_sum"].to(device, copy=True)
         self._now = now = Progress(**json.loads(state["progress"]))
-        if self._is_main:  # it may have been killed before it had done so
+        if self._is_main:  # a killed process may not have done so
             remove_superseded(self._folder, self._settings, now.best_step, now.total)
         return True
 
 
 def accelerator_for(settings: TrainingSettings, folder: Path) -> accelerate.Accelerator:
-    """Returns the processes, the devices and the loggers of a training.
+    """Returns the accelerator of a training: its processes, devices and loggers.
 
     Raises:
         ValueError: a logger is not installed.
@@ -363,24 +369,24 @@ def accelerator_for(settings: TrainingSettings, folder: Path) -> accelerate.Acce
                 f"leave it out"
             )
     return accelerate.Accelerator(
-        # Of other accelerators no random states are kept. Processes on CPUs would train apart if it
-        # were not said.
+        # Checkpoints keep random states of CUDA alone. Without `cpu=True`, processes on CPUs would
+        # train apart.
         cpu=not torch.cuda.is_available(),
-        mixed_precision="no",  # the trainer has an autocast of its own
+        mixed_precision="no",  # the trainer has its own autocast
         log_with=list(settings.report_to) or None,
         project_config=accelerate.utils.ProjectConfiguration(logging_dir=str(folder / "logs")),
-        # While the first process prepares data, which may take an hour, the others wait for it.
+        # The others wait while the first process prepares data, which may take an hour.
         kwargs_handlers=[accelerate.utils.InitProcessGroupKwargs(timeout=timedelta(hours=6))],
     )
 
 
-def _divide(model: nn.Module, device: torch.device) -> None:
-    """Divides a model among all processes by FSDP2, layer by layer; its class is then another."""
+def _apply_fsdp(model: nn.Module, device: torch.device) -> None:
+    """Shards a model over all processes by FSDP2, layer by layer; this changes its class."""
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import fully_shard
 
     mesh = init_device_mesh(device.type, (dist.get_world_size(),))
     layers = [part for part in model.modules() if isinstance(part, GradientCheckpointingLayer)]
-    for part in (*reversed(layers), model):  # what is inside of others goes first
-        # The model itself too: rules then find all parameters divided while nothing is computed.
+    for part in (*reversed(layers), model):  # inner modules first
+        # Resharding the model too lets rules find all parameters sharded between forward passes.
         fully_shard(part, mesh=mesh, reshard_after_forward=True)
