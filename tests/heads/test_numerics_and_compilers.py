@@ -161,6 +161,28 @@ def test_gradient_checkpointing_changes_no_gradient(name, causal):
     torch.testing.assert_close(dict(other.named_buffers()), dict(module.named_buffers()))
 
 
+def test_passes_of_a_step_read_the_statistics_from_before_it():
+    """MAE's gates of single queries, until each pass has its gradients or is given up."""
+    layer, x = build("mae", train=True, gate_dropout=0.0), inputs(BATCH, TIME)
+
+    def read(k):
+        return layer(k * x, is_causal=True).output
+
+    def alone(k):
+        other = copy.deepcopy(layer)  # whose step begins
+        return other(k * x, is_causal=True).output
+
+    first, expected = read(1), alone(3)
+    second, third = read(2), read(3)
+    assert not torch.equal(third, expected)  # statistics have moved, but for this step
+    first.sum().backward()
+    torch.testing.assert_close(read(3), third)  # the second pass is still to come
+    second.sum().backward()
+    del second, third
+    expected = alone(3)
+    torch.testing.assert_close(read(3), expected)
+
+
 @pytest.mark.parametrize("train", [False, True])
 @each_system
 def test_gradients_are_finite_differences(name, train):

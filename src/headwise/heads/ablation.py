@@ -101,7 +101,7 @@ class Ablation:
         smallest = torch.finfo(weights.dtype).tiny
         return total * torch.where(sum_left > 0, left / sum_left.clamp(min=smallest), even)
 
-    def choice(self, logits: Tensor, top_k: int) -> tuple[Tensor, int]:
+    def logits(self, logits: Tensor, top_k: int) -> tuple[Tensor, int]:
         """The logits of a router, `(..., units)`, and how many units each position chooses."""
         units = logits.size(-1)
         if self.name == "random":

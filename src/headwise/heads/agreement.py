@@ -189,7 +189,7 @@ class AgreementAttention(Attention):
             return 1.0 if dims == 1 else 0.75
         return 0.5 if dims == 1 else 0.4
 
-    def ablated(self, heads: Tensor) -> Tensor:
+    def ablate_heads(self, heads: Tensor) -> Tensor:
         """All that heads have read: the votes of heads that are left out do not count below."""
         return heads
 

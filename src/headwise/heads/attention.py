@@ -18,14 +18,13 @@ from torch import Tensor, nn
 
 from headwise.heads.ablation import HEADS
 from headwise.heads.cache import AttentionCache
+from headwise.heads.masks import causal_mask, check_mask, hides, merge_masks
 from headwise.heads.system import AttentionOutput, Routing, System, is_repeated
 from headwise.messages import check_range
 from headwise.ops.layers import norm_of
 from headwise.ops.rotary import Rotary
 
 PROJECTIONS = ("q_proj", "k_proj", "v_proj")
-# In a float mask, what is as low as this hides in every dtype: e^-1000 is 0 also in float64.
-_HIDES = -1000.0
 
 
 class AttentionInputs(NamedTuple):
@@ -225,7 +224,7 @@ class Attention(System):
         shape = (q.size(1), q.size(2), k.size(2))
         given = (key_padding_mask, attn_mask, is_causal and not plain)
         mask = merge_masks(*given, *shape, offset=offset, device=q.device)
-        heads = self.ablated(self.attend(q, k, v, mask, plain))
+        heads = self.ablate_heads(self.attend(q, k, v, mask, plain))
         output, routing = self.combine(heads, inputs, state)
         routing = None if routing is None else routing._replace(padding=padding)
         weights = None
@@ -288,7 +287,7 @@ class Attention(System):
         attends = (logits > float("-inf")).any(-1, keepdim=True)
         return logits.masked_fill(~attends, 0.0).softmax(-1) * attends
 
-    def ablated(self, heads: Tensor) -> Tensor:
+    def ablate_heads(self, heads: Tensor) -> Tensor:
         """What heads have read, without those that ablations leave out."""
         for ablation in () if self.training else self.ablations:
             heads = ablation.heads(heads)
@@ -369,8 +368,7 @@ class MultiHeadAttention(Attention):
     """
 
     output_parameters = ("out_proj",)
-    # Whether another module's heads have read already; see `as_head_gate`.
-    is_head_gate: bool = False
+    is_head_gate: bool = False  # whether another module's heads attend; see `as_head_gate`
 
     def __init__(
         self,
@@ -378,10 +376,13 @@ class MultiHeadAttention(Attention):
         num_heads: int,
         *,
         bias: bool | Literal["qkv"] = True,
+        dense: bool = True,
         **options: Any,
     ) -> None:
-        super().__init__(embed_dim, num_heads, bias=bias, **options)
-        self.out_proj = nn.Linear(num_heads * self.head_dim, embed_dim, bias=bias is True)
+        super().__init__(embed_dim, num_heads, bias=bias, dense=dense, **options)
+        self.is_head_gate = not dense
+        width = num_heads * self.head_dim
+        self.out_proj: Any = nn.Linear(width, embed_dim, bias is True) if dense else nn.Identity()
         MultiHeadAttention.reset_parameters(self)  # subclasses have not made all of theirs
 
     def reset_parameters(self) -> None:
@@ -480,18 +481,18 @@ class MultiHeadAttention(Attention):
 
     @classmethod
     def as_head_gate(cls, embed_dim: int, num_heads: int, head_dim: int, **options: Any) -> Self:
-        """The system over heads that another module computes, without projections.
+        """The system over the heads of another attention module, without projections of its own.
 
-        It is called with what these heads have read as `value`, `(batch, queries, num_heads *
-        head_dim)`, and returns in the same shape what the other module's output projection takes.
+        Its argument `value` is the output of these heads, `(batch, queries, num_heads * head_dim)`.
+        It returns the input of the other module's output projection, in the same shape.
 
         Args:
-            embed_dim: width of the query: of the input of the layer that the heads are in.
+            embed_dim: width of the query, which is the input of the other attention.
             num_heads, head_dim: sizes of the heads.
             options: further arguments of the constructor.
 
         Raises:
-            ValueError: the system changes how heads read.
+            ValueError: the system changes how heads attend.
 
         Example:
             >>> nothing = MultiHeadAttention.as_head_gate(embed_dim=16, num_heads=2, head_dim=3)
@@ -501,16 +502,11 @@ class MultiHeadAttention(Attention):
         """
         if cls.attend is not MultiHeadAttention.attend:
             raise ValueError(
-                f"{cls.__name__} changes how heads read, so that it cannot go over the heads of "
-                f"another module, which have read already; choose a system that combines heads"
+                f"{cls.__name__} changes how heads attend, so that it cannot go over the heads of "
+                f"another module; choose a system that combines heads"
             )
-        made = cls(embed_dim, num_heads, head_dim=head_dim, **options)
-        made.is_head_gate = True
-        made.vdim = num_heads * head_dim
-        for name in PROJECTIONS:
-            made.register_module(name, None)
-        made.register_module("out_proj", nn.Identity())
-        return made
+        width = num_heads * head_dim
+        return cls(embed_dim, num_heads, head_dim=head_dim, vdim=width, dense=False, **options)
 
     def project(self, inputs: AttentionInputs) -> tuple[Tensor, Tensor, Tensor, Any]:
         if not self.is_head_gate:
@@ -531,9 +527,9 @@ class MultiHeadAttention(Attention):
         return type(self) is not MultiHeadAttention
 
     def static_scales(self) -> Tensor | None:
-        """The scales a of `scale_and_project`, `(heads, 1 or head_dim)`, if no input changes them; else None.
+        """The a of `scale_and_project`, `(heads, 1 or head_dim)`, or None if inputs change it.
 
-        Static scales can be multiplied into the output projection: `headwise.fold_gates`.
+        `headwise.fold_gates` multiplies static scales into the output projection.
         """
         return None
 
@@ -581,63 +577,6 @@ def draw_linear(linear: nn.Linear, gain: float = 1.0) -> None:
         nn.init.zeros_(linear.bias)
 
 
-def hides(mask: Tensor) -> Tensor:
-    """Where a mask lets nothing through: a boolean mask of the same shape."""
-    return mask <= _HIDES if mask.is_floating_point() else mask
-
-
-def real_positions(like: Tensor, padding: Tensor | None) -> Tensor:
-    """1 at real positions and 0 at padding, `(batch, time)`, in the dtype of `like`."""
-    real = torch.ones(like.shape[:2], dtype=like.dtype, device=like.device)
-    return real if padding is None else real.masked_fill(padding, 0.0)
-
-
-def causal_mask(
-    queries: int, keys: int, offset: int = 0, device: torch.device | None = None
-) -> Tensor:
-    """Boolean `(queries, keys)`, `True` where key s lies in the future of query offset + t.
-
-    >>> causal_mask(2, 3).int().tolist()
-    [[0, 1, 1], [0, 0, 1]]
-    """
-    return torch.ones(queries, keys, dtype=torch.bool, device=device).triu(offset + 1)
-
-
-def merge_masks(
-    key_padding_mask: Tensor | None,
-    attn_mask: Tensor | None,
-    is_causal: bool,
-    heads: int,
-    queries: int,
-    keys: int,
-    *,
-    offset: int = 0,
-    device: torch.device | None = None,
-) -> Tensor | None:
-    """One mask that broadcasts to `(batch, heads, queries, keys)`, or None where all is attended.
-
-    It is boolean, `True` = not attended, or a float mask to add if either mask given was one. Query
-    t stands at position offset + t of the keys (the offset counts what a decoding cache holds).
-    """
-    hidden: Tensor | None = None
-    added: Tensor | None = None
-    sees_all = queries == 1 and offset >= keys - 1
-    if is_causal and not sees_all:
-        hidden = causal_mask(queries, keys, offset, device)
-    if key_padding_mask is not None:
-        key_padding_mask = key_padding_mask[:, None, None, :]  # (batch, 1, 1, keys)
-    if attn_mask is not None and attn_mask.dim() == 3:
-        attn_mask = attn_mask.unflatten(0, (-1, heads))  # (batch, heads, queries, keys)
-    for mask in (key_padding_mask, attn_mask):
-        if mask is not None and mask.dtype == torch.bool:
-            hidden = mask if hidden is None else hidden | mask
-        elif mask is not None:
-            added = mask if added is None else added + mask
-    if added is None or hidden is None:
-        return hidden if added is None else added
-    return added.masked_fill(hidden, float("-inf"))
-
-
 def share_heads(q: Tensor, k: Tensor) -> Tensor:
     """Key heads as the queries' heads see them: of a single one a view, of groups copies."""
     if k.size(1) == q.size(1):
@@ -672,20 +611,6 @@ def check_call(
     check_mask("key_padding_mask", key_padding_mask, (batch, keys))
     check_mask("attn_mask", attn_mask, (queries, keys), (batch * heads, queries, keys), *by_head)
     check_mask("query_padding_mask", query_padding_mask, (batch, queries))
-
-
-def check_mask(name: str, mask: Tensor | None, *allowed: tuple[int, ...]) -> None:
-    """Raises `ValueError` unless it is a boolean or float mask of one of these shapes."""
-    if mask is None:
-        return
-    if mask.dtype != torch.bool and not mask.is_floating_point():
-        raise ValueError(
-            f"{name} has dtype {mask.dtype}, expected torch.bool (True = not attended) or a float "
-            f"mask that is added to the logits; for a 0/1 mask of what to keep, pass `mask == 0`"
-        )
-    if tuple(mask.shape) not in allowed:
-        shapes = " or ".join(map(str, dict.fromkeys(allowed)))
-        raise ValueError(f"{name} has shape {tuple(mask.shape)}, expected {shapes}")
 
 
 def check_uses(

@@ -28,8 +28,8 @@ class GatedAttention(MultiHeadAttention):
             `headwise.fold_gates` can put into the output projection.
         gate_start: `"random"` draws V by Glorot's rule. With `"neutral"` V starts at zero and gates
             are 2σ(x Vᵢ), which is 1 there: the layer is standard attention until it is trained.
-            `as_head_gate` starts so unless it is told otherwise. Static gates start at 1 if neutral,
-            and else at σ(0) = 1/2.
+            So `as_head_gate` starts by default. Static gates start at 1 if neutral, and else at
+            σ(0) = 1/2.
         embed_dim, num_heads, options: as in `MultiHeadAttention`, which has the same options.
 
     Shape:

@@ -18,8 +18,9 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from headwise.heads.ablation import ablations_of
-from headwise.heads.attention import AttentionInputs, MultiHeadAttention, hides
+from headwise.heads.attention import AttentionInputs, MultiHeadAttention
 from headwise.heads.cache import AttentionCache
+from headwise.heads.masks import hides
 from headwise.heads.rules import Rule, RuleSettings, TrainingProgress, UntrainedRuleWarning
 from headwise.heads.system import Routing, is_repeated
 from headwise.messages import check_choice, check_range
@@ -211,7 +212,7 @@ def gate_inputs(
 
 
 def _running_sums(counted: Tensor, window: int | None, cache: AttentionCache | None) -> Tensor:
-    """Sums over the positions up to each, or the last `window` of them, cached positions included."""
+    """Sums up to each position, or over the last `window`, cached positions included."""
     past = counted[:, :0] if cache is None else cache.memory.get(_MEMORY, counted[:, :0])
     seen = torch.cat([past, counted], dim=1)
     if window is None:
@@ -233,13 +234,17 @@ def _without_autocast(x: Tensor) -> AbstractContextManager[Any]:
     return nullcontext() if device == "meta" else torch.autocast(device, enabled=False)
 
 
+class _Pass:
+    """A forward pass of training, which lives as long as its graph does."""
+
+
 class ExpertGate(nn.Module):
     """A distribution over experts: softmax(W₂ tanh(W₁ BatchNorm(mean)))."""
 
     # Running mean and variance from before the training step under way, which all of its passes
     # read, and its passes whose backward pass has not come.
     _before: tuple[Tensor, Tensor] | None = None
-    _pending: "WeakSet[Any] | None" = None
+    _pending: "WeakSet[_Pass] | None" = None
 
     def __init__(
         self, embed_dim: int, experts: int, hidden_dim: int, dropout: float, init: str
@@ -309,7 +314,7 @@ class ExpertGate(nn.Module):
     def _note_pass(self, gates: Tensor) -> None:
         """Counts a pass as pending until a gradient comes to its gates, or its graph is gone."""
         pending = self._pending = WeakSet() if self._pending is None else self._pending
-        mark = type("Pass", (), {})()
+        mark = _Pass()
         pending.add(mark)
         gates.register_hook(lambda _, mark=mark: pending.discard(mark))
 

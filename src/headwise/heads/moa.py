@@ -15,7 +15,8 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from headwise.heads.ablation import ablations_of
-from headwise.heads.attention import Attention, AttentionInputs, draw_linear, real_positions
+from headwise.heads.attention import Attention, AttentionInputs, draw_linear
+from headwise.heads.masks import real_positions
 from headwise.heads.system import Routing
 from headwise.messages import check_choice, check_range
 from headwise.ops.layers import in_float32, is_traced
@@ -191,7 +192,7 @@ class MixtureOfAttentionHeads(Attention):
             products = Products(indices.flatten(0, 1), query, self.expert_query)
         if self.normalize_weights:
             scales = scales / scales.sum(-1, keepdim=True).detach()
-        scales = self.ablate_weights(scales, chosen=True)
+        scales = self.ablate_weights(scales, selected=True)
         if chosen < self.top_k:  # as many heads as always, since masks may be made for each
             scales = F.pad(scales, (0, self.top_k - chosen))
         return Choice(indices, scales, chosen, logits, products)

@@ -10,7 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from headwise.heads.ablation import ablations_of
-from headwise.heads.attention import AttentionInputs, MultiHeadAttention, real_positions
+from headwise.heads.attention import AttentionInputs, MultiHeadAttention
+from headwise.heads.masks import real_positions
 from headwise.heads.system import Routing
 from headwise.messages import check_range
 from headwise.ops.layers import in_float32
@@ -138,7 +139,7 @@ class MixtureOfHeads(MultiHeadAttention):
         shared = shared.expand(*chosen.shape[:-1], -1)
         indices = torch.cat([shared, chosen + self.shared_heads], dim=-1)
         in_force = torch.zeros_like(gates, dtype=torch.bool).scatter(-1, indices, True)
-        gates = self.ablate_weights(gates, in_force, chosen=True)
+        gates = self.ablate_weights(gates, in_force, selected=True)
         loss = None
         if inputs.cache is None or torch.is_grad_enabled():  # nothing learns from generation
             loss = self.balance_coef * balance_loss(probability, chosen, inputs.query_padding)

@@ -197,14 +197,8 @@ class System(nn.Module):
 
     def __getstate__(self) -> dict[str, Any]:
         # A copy may be trained otherwise, and outlives the context of an ablation or an observer.
-        passing = (
-            "ablations",
-            "observers",
-            "routing_loss",
-            "training_rule",
-            "_grads_seen",
-            "_is_checked",
-        )
+        passing = {"ablations", "observers", "routing_loss"}
+        passing |= {"training_rule", "_grads_seen", "_is_checked"}
         return {name: value for name, value in self.__dict__.items() if name not in passing}
 
 

@@ -13,8 +13,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from headwise.heads.ablation import ablations_of
-from headwise.heads.attention import Attention, AttentionInputs, hides
+from headwise.heads.attention import Attention, AttentionInputs
 from headwise.heads.cache import AttentionCache
+from headwise.heads.masks import hides
 from headwise.heads.system import AttentionOutput, Routing, System
 from headwise.messages import check_choice
 from headwise.ops.layers import ACTIVATIONS, Activation, NormKind, hidden_width
@@ -282,9 +283,8 @@ class IndependentMechanismsLayer(System):
             return None
         logits = self.competition(x)
         # Float32 at least: weights that are to sum to 1 want more digits than bf16 has.
-        return self.ablate_weights(
-            logits.softmax(-1, torch.promote_types(logits.dtype, torch.float32))
-        )
+        dtype = torch.promote_types(logits.dtype, torch.float32)
+        return self.ablate_weights(logits.softmax(-1, dtype))
 
     def _feed_forward(self, x: Tensor) -> Tensor:
         # The hidden layer, the widest tensor of a layer, stays divided.
