@@ -21,8 +21,8 @@ from torch import Tensor, nn
 
 import headwise as hw
 from headwise.recipes.recipe import RecipeFile
-from headwise.report.comparison import results_table, write_report
-from headwise.runs.compare import compare, plan
+from headwise.report.comparison import read_comparison, results_table, write_report
+from headwise.runs.compare import plan_comparison, run_comparison
 from headwise.testing import check_system
 
 PACKAGES = ["torch", "scipy", "sklearn"]
@@ -93,7 +93,7 @@ RECIPE = {
 }
 transformers.utils.logging.disable_progress_bar()
 file, command = RecipeFile("shared-budget", RECIPE), "python examples/a_system_of_your_own.py"
-planned = plan(file, ["standard", "budget"], SEEDS, FOLDER, Console())
-compare(planned, FOLDER, command, Console(), write=write_report)
-Console(width=100).print(results_table(FOLDER))
+planned = plan_comparison(file, ["standard", "budget"], SEEDS, FOLDER, Console())
+run_comparison(planned, FOLDER, command, Console(), write=write_report)
+Console(width=100).print(results_table(read_comparison(FOLDER)))
 print("report:", FOLDER / "report.html")

@@ -1,4 +1,4 @@
-"""What the commands share: the app, clear errors, options, and how they print."""
+"""Shared code of the commands: the app, clear errors, options, and printing."""
 
 import functools
 import importlib
@@ -28,7 +28,7 @@ app = typer.Typer(
     rich_markup_mode="rich",  # rich.markdown would double the time of `headwise --help`
     pretty_exceptions_show_locals=False,
 )
-imported: list[str] = []  # by `--import`: what the processes of a command are to import too
+imported: list[str] = []  # modules of `--import`, which the processes of a command import too
 GOES_ON = "The same command goes on from here."
 
 
@@ -36,15 +36,15 @@ def command(panel: str, example: str) -> Callable[[Callable[..., None]], Callabl
     """Makes a function a command of the app, whose errors are clear.
 
     Args:
-        panel: under which heading `headwise --help` lists it.
+        panel: the heading under which `headwise --help` lists it.
         example: the last line of its help.
     """
 
     def register(function: Callable[..., None]) -> Callable[..., None]:
         @functools.wraps(function)
-        def run(**given: Any) -> None:
+        def run(**arguments: Any) -> None:
             with clear_errors(GOES_ON if panel == "Train" else ""):
-                function(**given)
+                function(**arguments)
 
         paragraphs = (function.__doc__ or "").split("\n\n")  # each is wrapped by the terminal
         text = "\n\n".join(" ".join(each.split()) for each in paragraphs)
@@ -79,21 +79,21 @@ def fail(text: str, *, status: int) -> NoReturn:
 
 def print_next(console: Console, run: Path, *names: str) -> None:
     """Prints the commands that look into a finished run."""
-    what = {"analyse": "what its heads do", "explore": "watch it at work"}
+    purposes = {"analyse": "what its heads do", "explore": "watch it at work"}
     folder = shlex.quote(str(run)) + "".join(f" --import {name}" for name in imported)
-    for name in names or what:
-        say(console, f"{what[name]}: headwise {name} {folder}")
+    for name in names or purposes:
+        say(console, f"{purposes[name]}: headwise {name} {folder}")
 
 
 def print_json(document: Any) -> None:
-    """Prints what a command found as one JSON document, in which NaN and infinity are null."""
+    """Prints the result of a command as one JSON document, in which NaN and infinity are null."""
     from pydantic import TypeAdapter
 
     typer.echo(TypeAdapter(Any).dump_json(document, indent=1, fallback=str))
 
 
 def command_line() -> str:
-    """The command as the user typed it, for pages that say how they were made."""
+    """Returns the command as the user typed it, which pages show."""
     return shlex.join(["headwise", *sys.argv[1:]])
 
 
@@ -103,17 +103,6 @@ def parse_names(option: str, text: str | None) -> list[str]:
     if len(set(names)) < len(names):
         raise ValueError(f"{option} is {shown(text)}, expected different names between commas")
     return names
-
-
-def parse_numbers(option: str, text: str, least: int = 1, most: int = 10**9) -> list[int]:
-    """Returns the whole numbers in the text of an option, separated by commas."""
-    numbers = [int(part) if part.strip().isdecimal() else -1 for part in text.split(",")]
-    if min(numbers) < least or max(numbers) > most:
-        raise ValueError(
-            f"{option} is {shown(text)}, expected whole numbers from {least} to {most:,}, "
-            f"separated by commas"
-        )
-    return numbers
 
 
 def _import(names: list[str] | None) -> list[str] | None:
@@ -149,12 +138,12 @@ def _start(
         bool, Option("--version", metavar="", callback=_print_version, is_eager=True)
     ] = False,
 ) -> None:
-    """What stands before the name of a command."""
+    """Handles the options before the name of a command."""
     name, processes = context.invoked_subcommand, os.environ.get("WORLD_SIZE", "1")
     if processes != "1" and name != "train":
         raise typer.BadParameter(
             f"torchrun starts {processes} processes of headwise {name}, expected headwise train; "
-            f"start this command by itself, and share its trainings by headwise compare --nproc N"
+            f"start this command by itself"
         )
 
 

@@ -1,4 +1,4 @@
-"""The commands that train: one system, or several side by side."""
+"""The commands for training: compare and train, and before them recipes and cost."""
 
 import shlex
 from pathlib import Path
@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 from rich.console import Console
+from rich.table import Column, Table
+from rich.text import Text
 from typer import Argument, Option
 
 from headwise.cli.app import (
@@ -17,16 +19,16 @@ from headwise.cli.app import (
     fail,
     imported,
     parse_names,
-    parse_numbers,
     print_json,
     print_next,
 )
+from headwise.messages import shown
 from headwise.training.watching import say, silence_libraries
 
 if TYPE_CHECKING:
-    from headwise.runs.compare import OnData
+    from headwise.analysis.cost import Cost
+    from headwise.runs.compare import DatasetComparison
 
-_LONG = {"history"}  # what --json leaves out, and result.json of a run has
 _TUNE = """Try these values of a key of `model` or `training` with every system, and train its seeds
     with the best for the validation loss. Several --tune: all combinations."""
 
@@ -43,8 +45,7 @@ def compare(
         Path | None, Option(help="Folder for runs and report.", show_default="runs/RECIPE")
     ] = None,
     jobs: Annotated[int, Option(min=1, metavar="N", help="Train N runs at a time.")] = 1,
-    nproc: Annotated[int, Option(min=1, metavar="N", help="Share each run among N processes.")] = 1,
-    on: Annotated[
+    ray_address: Annotated[
         str | None, Option(metavar="ray://HOST:PORT", help="Train on the machines of a cluster.")
     ] = None,
     match: Annotated[
@@ -52,11 +53,10 @@ def compare(
         Option(help="Give all systems as many parameters as the first, by their width."),
     ] = None,
     tune: Annotated[list[str] | None, Option(metavar="KEY=VALUE,VALUE", help=_TUNE)] = None,
-    print_only: Annotated[
-        bool, Option("--print", metavar="", help="Print a command for each run, and train none.")
+    print_commands: Annotated[
+        bool, Option("--print-commands", help="Print a command for each run, and train none.")
     ] = False,
     changes: Changes = None,
-    as_json: Json = False,
     modules: Import = None,
 ) -> None:
     """Train several systems under one budget and report which is better, and at what cost.
@@ -69,14 +69,24 @@ def compare(
 
     names = parse_names("--systems", systems)
     data = parse_names("--datasets", datasets)
-    numbers = parse_numbers("--seeds", seeds, 0, LARGEST_SEED) if seeds is not None else []
-    parse_names("--seeds", seeds)  # which are different
+    numbers = [int(n) if n.isdecimal() else -1 for n in parse_names("--seeds", seeds)]
+    if not all(0 <= number <= LARGEST_SEED for number in numbers):
+        raise ValueError(
+            f"--seeds is {shown(seeds)}, expected whole numbers from 0 to {LARGEST_SEED:,}, "
+            f"separated by commas"
+        )
     check_names(recipe, names, data, changes or [])
 
     from headwise.recipes.recipe import load_recipe
-    from headwise.report.comparison import results, results_table, verdict, write_report
-    from headwise.runs.compare import compare, plan
-    from headwise.runs.launching import RunsFailed, cluster
+    from headwise.report.comparison import (
+        PAGE,
+        read_comparison,
+        results_table,
+        verdict,
+        write_report,
+    )
+    from headwise.runs.compare import plan_comparison, run_comparison
+    from headwise.runs.launching import Launcher, RunsFailed, cluster
     from headwise.runs.tuning import parse_grid
 
     silence_libraries()
@@ -86,9 +96,14 @@ def compare(
         raise ValueError(f"recipe {recipe} names no systems, expected some under `systems`")
     numbers = numbers or file.recipe.seeds or [file.recipe.training.seed]
     folder = (output or Path("runs") / Path(recipe).stem).expanduser()
-    console, report = Console(stderr=as_json or print_only), folder / "report.html"
-    with cluster(on) as ray:  # one that does not answer is told first
-        planned = plan(
+    console, comparisons = Console(stderr=print_commands), {}
+
+    def write(of: Path) -> None:
+        comparisons[of] = read_comparison(of)
+        write_report(of, comparisons[of])
+
+    with cluster(ray_address) as ray:  # fails before the data are read
+        planned = plan_comparison(
             file,
             names,
             numbers,
@@ -98,52 +113,38 @@ def compare(
             match=match is not None,
             grid=parse_grid(tune or []),
         )
-        if print_only:
-            _print_commands(planned, folder, nproc, console)
+        if print_commands:
+            _print_commands(planned, folder, console)
             return
+        launcher = Launcher(jobs, ray, imported)
         try:
-            runs = compare(
-                planned,
-                folder,
-                command_line(),
-                console,
-                jobs=jobs,
-                nproc=nproc,
-                ray=ray,
-                modules=imported,
-                write=write_report,
+            runs = run_comparison(
+                planned, folder, command_line(), console, launcher=launcher, write=write
             )
         except (KeyboardInterrupt, RunsFailed) as error:
-            if report.is_file():
-                say(console, f"report as far as it goes: {report}")
+            for of in comparisons:
+                say(console, f"report as far as it goes: {of / PAGE}")
             if isinstance(error, KeyboardInterrupt):
                 raise
             fail(str(error), status=1)
-    found = {run.folder: result for run in runs if (result := run.result()) is not None}
-    if as_json:
-        of_runs = [{"folder": run, **of.model_dump(exclude=_LONG)} for run, of in found.items()]
-        table = results(folder).to_dict("records")
-        print_json({"report": report, "results": table, "runs": of_runs})
-    else:
-        console.print(results_table(folder), crop=False)
-        say(console, verdict(folder))
-        say(console, f"report: {report}")
-        deciding = (run for run, of in found.items() if of.units and not of.diverged)
-        print_next(console, next(deciding, runs[0].folder))
+    for of, comparison in comparisons.items():
+        console.print(results_table(comparison), crop=False)
+        say(console, verdict(comparison))
+        say(console, f"report: {of / PAGE}")
+    print_next(console, runs[-1].folder)
 
 
-def _print_commands(planned: "list[OnData]", folder: Path, nproc: int, console: Console) -> None:
+def _print_commands(planned: "list[DatasetComparison]", folder: Path, console: Console) -> None:
     from headwise.runs.folder import locked
-    from headwise.runs.process import command
+    from headwise.runs.process import train_command
 
     with locked(folder):
-        runs = [run for of in planned for run in of.claim(of.runs(console))]
+        runs = [run for of in planned for run in of.init_folders(of.next_runs(console))]
     waiting = [run.folder for run in runs if run.result() is None]
-    # `python -m headwise`, or with several processes `python -m torch.distributed.run`.
-    program = "headwise" if nproc == 1 else "torchrun"
     for each in waiting:
-        typer.echo(shlex.join([program, *command(each, nproc, imported)[3:]]))
-    then = "the same command goes on, and without --print makes the report"
+        _python_m, *arguments = train_command(each, imported)
+        typer.echo(shlex.join(arguments))
+    then = "the same command goes on, and without --print-commands makes the report"
     say(console, f"{len(waiting)} commands; when they have ended, {then}")
 
 
@@ -158,18 +159,18 @@ def train(
         Path | None, Option(help="Folder for the run.", show_default="runs/RECIPE-SYSTEM")
     ] = None,
     changes: Changes = None,
-    as_json: Json = False,
     modules: Import = None,
 ) -> None:
     """Train one system and evaluate it. A stopped run continues where it was stopped.
 
-    The exit status is 1 if the training has diverged: its validation loss is no number.
+    The results stand in result.json of the run's folder. The exit status is 1 if the training has
+    diverged: its validation loss is no number.
     """
     from headwise.recipes.document import check_names, shipped_recipes
     from headwise.runs.names import check_run
 
-    goes_on = recipe not in shipped_recipes() and Path(recipe).is_dir()
-    if goes_on:
+    is_run = recipe not in shipped_recipes() and Path(recipe).is_dir()
+    if is_run:
         check_run(Path(recipe))
         given = {"--system": system, "--dataset": dataset, "--output": output, "--set": changes}
         if options := " and ".join(name for name, value in given.items() if value):
@@ -178,33 +179,141 @@ def train(
         check_names(recipe, filter(None, [system]), filter(None, [dataset]), changes or [])
 
     from headwise.recipes.recipe import load_recipe
-    from headwise.runs.folder import claim
+    from headwise.runs.folder import init_run_folder
     from headwise.runs.process import end_with_parent
     from headwise.runs.run import train_run
     from headwise.training.trainer import accelerator_for
 
     silence_libraries()
     end_with_parent()
-    console, folder = Console(stderr=as_json), Path(recipe)
-    if not goes_on:
+    console, folder = Console(), Path(recipe)
+    if not is_run:
         chosen = load_recipe(recipe, changes or []).system(system, dataset)
         parts = filter(None, [Path(recipe).stem, dataset, system or "model"])
         folder = (output or Path("runs") / "-".join(parts)).expanduser()
         processes = accelerator_for(chosen.training, folder)  # of torchrun, or this one
         with processes.main_process_first():
             if processes.is_main_process:
-                claim(folder, chosen)
+                init_run_folder(folder, chosen)
     result = train_run(folder, console)
-    if result is None:  # of torchrun the main process tells it
+    if result is None:  # the main process of torchrun prints it
         return
-    if as_json:
-        print_json({"model": folder / "model", **result.model_dump(exclude=_LONG)})
-    else:
-        scores = "".join(f"  {score}" for score in result.scores)
-        say(console, f"validation loss {result.validation_loss:.3f}{scores}")
-        say(console, f"model: {folder / 'model'}")
+    scores = "".join(f"  {score}" for score in result.scores)
+    say(console, f"validation loss {result.validation_loss:.3f}{scores}")
+    say(console, f"model: {folder / 'model'}")
     if result.diverged:
         loss = result.validation_loss
         fail(f"the training has diverged: its validation loss is {loss}", status=1)
-    if not as_json:
-        print_next(console, folder)
+    print_next(console, folder)
+
+
+@command("Train", "headwise recipes lm-pydoc")
+def recipes(
+    name: Annotated[str | None, Argument(help="Print this recipe, to start your own from.")] = None,
+    keys: Annotated[str | None, Option(metavar="TASK|SYSTEM", help="List its keys.")] = None,
+    modules: Import = None,
+) -> None:
+    """List the recipes that come with headwise, or print one to start your own from.
+
+    --keys lists the keys of a task's recipes (translation), or the options of a system, the
+    settings of its rule and its ablations (moa).
+    """
+    from headwise.recipes.document import listed_recipes, read_document, shipped_recipes
+
+    if keys is not None:
+        from headwise.recipes.keys import keys_of
+
+        _print_rows(
+            [
+                (key.name, key.meaning + ("" if key.default == "–" else f" Default: {key.default}"))
+                for key in keys_of(keys)
+            ]
+        )
+        return
+    if name is not None:
+        read_document(name)  # checks it, also if it is a file
+        text = shipped_recipes().get(name) or Path(name).read_text(encoding="utf-8")
+        typer.echo(text, nl=False)
+        return
+    for title, is_offline in (
+        ("These run offline:", True),
+        ("\nThese have the papers' settings, or data that are not installed:", False),
+    ):
+        say(Console(), title, "bold")
+        of_kind = [each for each in listed_recipes() if each.is_offline is is_offline]
+        _print_rows(
+            [
+                (of.name, f"{of.task}, {of.budget}, {of.systems} systems: {of.description}")
+                for of in of_kind
+            ]
+        )
+    say(Console(), "\nOne of them, to start your own from: headwise recipes NAME")
+
+
+def _print_rows(rows: list[tuple[str, str]]) -> None:
+    """Prints names and their descriptions in two columns, in the width of the terminal."""
+    table = Table(Column(style="bold", no_wrap=True), Column(), box=None, show_header=False)
+    table.pad_edge = False
+    for name, what in rows:
+        table.add_row(Text(name), Text(what))
+    Console().print(table)
+
+
+@command("Train", "headwise cost lm-pydoc --systems standard,moa")
+def cost(
+    recipe: Annotated[str, Argument(metavar="RECIPE")] = "interface-strings",
+    systems: Annotated[str | None, Option(help="Systems, separated by commas.")] = None,
+    changes: Changes = None,
+    as_json: Json = False,
+    modules: Import = None,
+) -> None:
+    """Count the parameters and multiply-accumulates of a recipe's systems without training.
+
+    Multiply-accumulates are those of one forward pass; the caption of the table has its length.
+    """
+    from headwise.recipes.document import check_names
+
+    names = parse_names("--systems", systems)
+    check_names(recipe, names, changes=changes or [])
+
+    from headwise.analysis.cost import model_cost
+    from headwise.recipes.recipe import load_recipe, task_class
+
+    file = load_recipe(recipe, changes or [])
+    file.check_comparable()
+    task, dataset = task_class(file.recipe.task), None if file.has_data else file.dataset_names[0]
+    counted = task.cost_lengths(file.recipe)
+    recipes = {of: file.system(of, dataset) for of in names or file.system_names}
+    costs = {
+        of: model_cost(task.config(each), counted)
+        for of, each in (recipes or {"model": file.recipe}).items()
+    }
+    if as_json:
+        systems_of = {
+            of: each._asdict()
+            | {"parameters": each.parameters._asdict() | {"total": each.parameters.total}}
+            for of, each in costs.items()
+        }
+        print_json({"recipe": recipe, "lengths": counted, "systems": systems_of})
+    else:
+        _print_costs(recipe, counted, costs)
+
+
+def _print_costs(name: str, lengths: dict[str, int], costs: dict[str, "Cost"]) -> None:
+    """Prints a table of 80 columns."""
+    from headwise.report.page import format_count
+
+    table = Table(Column("system", style="bold", overflow="fold"), title=name, box=None)
+    parts = ("embed-\ndings", "atten-\ntion", "routing", "feed-\nforward", "rest", "para-\nmeters")
+    for header in (*parts, "linear\nMACs", "MACs"):
+        table.add_column(header, justify="right", no_wrap=True)
+    for system, cost in costs.items():
+        numbers = (*cost.parameters, cost.parameters.total, cost.linear_macs, cost.macs)
+        table.add_row(Text(system), *map(format_count, numbers))
+    counted = [f"{length} positions in the {stack}" for stack, length in lengths.items()]
+    table.caption = (
+        f"MACs: {' and '.join(counted)}; the linear ones without the products of attention. Sizes "
+        f"are those of the recipe: little data may give a smaller vocabulary."
+    )
+    table.caption_justify = "left"
+    Console().print(table)

@@ -10,26 +10,19 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
-from typing import Self
 
 import torch
 from rich.console import Console
 
 from headwise.analysis.cost import count_parameters
 from headwise.analysis.results import Compared, Tries, machine, versions
-from headwise.analysis.speed import OverRounds, decoding_speeds, relative_step_times
+from headwise.analysis.speed import OverRounds, relative_decoding_times, relative_step_times
 from headwise.data.splits import format_facts
 from headwise.files import remove, write_text, written_whole
 from headwise.models.parameters import freeze_all_but
 from headwise.recipes.document import Change, RecipeError
 from headwise.recipes.recipe import SYSTEM, Recipe, RecipeFile, task_class
-from headwise.runs.folder import (
-    check_inputs,
-    check_run_folder,
-    init_run_folder,
-    locked,
-    read_model,
-)
+from headwise.runs.folder import check_inputs, check_run_folder, init_run_folder, locked, read_model
 from headwise.runs.launching import Launcher, Run, train_all
 from headwise.runs.names import COMPARISON, ENCODER, MODEL, TRIES
 from headwise.runs.run import batches
@@ -74,11 +67,12 @@ def plan_comparison(
     if not all(file.system(of, name).evaluation.test for of in systems for name in names):
         raise RecipeError("evaluation.test is false, expected true: test scores are compared")
     if grid:
-        check_grid(grid, file, systems, seeds, names, match=match)
+        check_grid(grid, file, systems, names, match=match)
     planned = []
     for name in names:
         say(console, f"reading {name or 'the data'}", "dim")
-        of = DatasetComparison.read(file, systems, seeds, folder / (name or ""), name, grid or {})
+        of = DatasetComparison(file, systems, seeds, folder / (name or ""), name, grid or {})
+        of.read_data()
         say(console, "\n".join(format_facts(of.task.facts)), "dim")
         for system in systems[1:] if match else ():
             of.match(system)
@@ -89,18 +83,7 @@ def plan_comparison(
 
 @dataclass
 class DatasetComparison:
-    """A comparison on one data set, or on `data` of the recipe as they stand.
-
-    Attributes:
-        file, systems, seeds, folder, grid: as of `plan_comparison`.
-        dataset: name of the data set, if it has one.
-        recipe: the recipe without a system.
-        task: the data, as all systems read them.
-        shares_encoder: whether one of the systems starts from a run, whose encoder all others use.
-        matched: the widths that `match` chose for each system, in words.
-        tuned: the tries of each system, and its choice.
-        changes: what was matched and tuned, as changes to the recipe of each system.
-    """
+    """A comparison on one data set, or on `data` of the recipe as they stand."""
 
     file: RecipeFile
     systems: Sequence[str]
@@ -108,46 +91,33 @@ class DatasetComparison:
     folder: Path
     dataset: str | None
     grid: Grid
-    recipe: Recipe
-    task: Task
-    shares_encoder: bool
-    matched: dict[str, str] = field(default_factory=dict)
+    task: Task = field(init=False)  # the data, as all systems read them
+    matched: dict[str, str] = field(default_factory=dict)  # the new widths of a system, in words
     tuned: dict[str, Tries] = field(default_factory=dict)
+    # Matched widths and tuned values, as changes to the recipe of each system.
     changes: dict[str, list[Change]] = field(default_factory=dict)
 
-    @classmethod
-    def read(
-        cls,
-        file: RecipeFile,
-        systems: Sequence[str],
-        seeds: Sequence[int],
-        folder: Path,
-        dataset: str | None,
-        grid: Grid,
-    ) -> Self:
+    def read_data(self) -> None:
         """Reads the data; raises `FolderError` if the folder holds something else."""
-        # Other systems and seeds may join later, but on the same data and vocabularies.
-        recipe = file.system(None, dataset)
-        check_run_folder(folder, recipe, _RECIPE)
-        recipes = [*(file.system(name, dataset) for name in systems), recipe]
+        check_run_folder(self.folder, self.recipe_of(None), _RECIPE)
+        recipes = [self.recipe_of(system) for system in (*self.systems, None)]
         starts = [r for r in recipes if r.pretrained is not None and SYSTEM not in r.pretrained]
         # All data are encoded as by the model that one of them starts from, or has become.
-        finished = next(iter(sorted(folder.glob(f"*/{MODEL}"))), None)
-        task = task_class(recipe.task)([*starts, *recipes][0], finished)
-        return cls(file, systems, seeds, folder, dataset, grid, recipe, task, bool(starts))
+        finished = next(iter(sorted(self.folder.glob(f"*/{MODEL}"))), None)
+        self.task = task_class(recipes[0].task)([*starts, *recipes][0], finished)
+        self._shares_encoder = bool(starts)
 
-    def recipe_of(self, system: str, changes: Sequence[Change] = ()) -> Recipe:
-        """Returns the recipe of a system, with what was matched and tuned."""
-        return self.file.system(system, self.dataset, [*self.changes.get(system, ()), *changes])
+    def recipe_of(self, system: str | None, changes: Sequence[Change] = ()) -> Recipe:
+        """Returns the recipe of a system, with the values that were matched and tuned."""
+        return self.file.system(
+            system, self.dataset, [*self.changes.get(system or "", ()), *changes]
+        )
 
     def match(self, system: str) -> None:
         """Gives a system as many parameters as the first has, by its width.
 
         Lamb et al. 2021, *Transformers with Competitive Ensembles of Independent Mechanisms*,
         https://arxiv.org/abs/2103.00336, compare systems at one size in this way.
-
-        Raises:
-            ValueError: no width gives this number.
         """
 
         def count(system: str, changes: Sequence[Change] = ()) -> int:
@@ -179,12 +149,9 @@ class DatasetComparison:
         ]
 
     def next_runs(self, console: Console) -> list[Run]:
-        """Returns the tries until all have ended, and then the runs, with what was chosen.
+        """Returns the tries until all have ended, and then the runs with the chosen values.
 
         The runs of the first seed come first, so that early results compare the systems.
-
-        Raises:
-            ValueError: all tries of a system diverged.
         """
         tries = self.tries()
         if not all(run.result() for run in tries):
@@ -209,17 +176,14 @@ class DatasetComparison:
         return Run(self.folder / name, self.recipe_of(system, changes), self.task)
 
     def init_folders(self, runs: list[Run]) -> list[Run]:
-        """Makes the folders of runs; the caller has locked the folder of the comparison.
-
-        Raises:
-            FolderError: a folder holds a run of another recipe, or the data have changed.
-        """
-        init_run_folder(self.folder, self.recipe, _RECIPE)
+        """Makes the folders of runs; the caller has locked the folder of the comparison."""
+        # Other systems and seeds may join later, but on the same data and vocabularies.
+        init_run_folder(self.folder, self.recipe_of(None), _RECIPE)
         check_inputs(self.folder, self.task.content_hash())
         for run in runs:
             init_run_folder(run.folder, run.recipe)
             encoder = run.folder / ENCODER
-            if self.shares_encoder and run.recipe.pretrained is None and not encoder.is_dir():
+            if self._shares_encoder and run.recipe.pretrained is None and not encoder.is_dir():
                 with written_whole(encoder) as partial:  # also for a process of its own
                     partial.mkdir()
                     self.task.save(partial)
@@ -326,7 +290,7 @@ def run_comparison(
 
 def _compared(of: DatasetComparison, runs: Sequence[Run], command: str, times: Times) -> Compared:
     recipe = of.recipe_of(of.systems[0])
-    title = f"{recipe.title}, {of.dataset}" if recipe.title and of.dataset else recipe.called
+    title = f"{recipe.title}, {of.dataset}" if recipe.title and of.dataset else recipe.display_name
     return Compared(
         title=f"{title}: {', '.join(of.systems)}",
         task=recipe.task,
@@ -349,8 +313,7 @@ def _times(of: DatasetComparison, runs: Sequence[Run]) -> Times:
     """Measures the times of the first run of each system, in turns with the others."""
     first = {run.recipe.system: run for run in reversed(runs)}
     models = {name: read_model(first[name].folder) for name in of.systems}
-    speeds, times = decoding_speeds(models)
-    found = {"decoding_times": times, "decoding_speeds": speeds}
+    found = {"decoding_times": relative_decoding_times(models)}
     settings = {name: first[name].recipe.training for name in of.systems}
     if settings[of.systems[0]].train == "nothing":
         return found  # there is no step of the baseline to compare with

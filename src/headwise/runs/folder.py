@@ -1,19 +1,19 @@
-"""The folder of a run: what it is of, what it has, and that one process at a time writes there.
+"""The folder of a run: its files, its recipe, and a lock, so that one process at a time writes.
 
-    recipe.yaml       what it is a run of; nothing else is ever trained in the folder
+    recipe.yaml       the recipe of the run; no other is ever trained in the folder
     inputs.txt        hashes of the data, and of the weights it starts from
-    checkpoint-N/     what it goes on from
-    logs/             what loggers write, such as TensorBoard's files
-    log.txt           what a run prints that another process has started
-    progress.json     how far its training is, for the bars of that process
-    encoder/          a tokenizer or palette, if another run of its comparison has it from its start
+    checkpoint-N/     all that training needs to go on from step N
+    logs/             files of loggers, such as TensorBoard's
+    log.txt           the output of a run that another process has started
+    progress.json     the step of its training, for the bars of that process
+    encoder/          a tokenizer or palette that a run of its comparison has from its start
     model/            the final model, with its tokenizer or palette, as transformers reads it
-    outcome*.json     all that its evaluation on a part gave, with outputs*.txt and pictures*/
-    result.json       its figures; once it is there the run is finished
+    outcome*.json     the scores of each item of a split, with outputs*.txt and pictures*/
+    result.json       the figures of the run, which is finished once this file is there
 
 A folder of a comparison has a folder for each run, `tries/SYSTEM/` with those of `--tune`,
-`comparison.yaml` in place of `recipe.yaml`, `comparison.json` that says what is compared, and the
-report with its tables.
+`comparison.yaml` in place of `recipe.yaml`, `comparison.json` with what is compared, and the report
+with its tables.
 """
 
 import os
@@ -41,7 +41,7 @@ from headwise.runs.names import (
     check_run,
 )
 
-# Recipes that differ in these keys alone are of the same run. Of files, their content counts.
+# Recipes that differ in these keys alone are of the same run. Of data files the content counts.
 _NOT_OF_TRAINING = (
     *("system:", "title:", "description:", "base:", "data.title:", "data.files.", "data.tests"),
     *("training.snapshots:", "training.report_to"),
@@ -50,11 +50,11 @@ _NOT_OF_TRAINING = (
 
 @contextmanager
 def locked(folder: Path) -> Iterator[None]:
-    """One process at a time is at work in a folder; the system frees that of a killed one."""
+    """Keeps other processes out of a folder; the system frees the lock of a killed process."""
     if folder.exists() and not folder.is_dir():
         raise FolderError(f"{folder} is a file, expected a folder; give another one by --output")
     folder.mkdir(parents=True, exist_ok=True)
-    # As a singleton, it is held by whoever in this process asks again.
+    # As a singleton, the lock can be taken again by the process that holds it.
     lock = FileLock(folder / ".lock", is_singleton=True)
     try:
         # Where the process that had started a run has died, the run may still write a checkpoint.
@@ -64,34 +64,35 @@ def locked(folder: Path) -> Iterator[None]:
             f"{folder} is in use by another process: wait for it, or use another output folder"
         ) from None
     try:
-        clear_leftovers(list(folder.iterdir()))  # of a process that was killed
+        clear_leftovers(list(folder.iterdir()))  # of a killed process
         yield
     finally:
         lock.release()
 
 
-def claim(folder: Path, recipe: Recipe, name: str = RECIPE) -> None:
-    """Makes a folder that of a recipe's run, if it is not yet.
+def init_run_folder(folder: Path, recipe: Recipe, name: str = RECIPE) -> None:
+    """Writes a recipe into the folder of its run.
 
-    Nothing counts while nothing has been trained: the start may have failed on a wrong setting.
+    As long as nothing has been trained there, another recipe may take its place: the first start
+    may have failed on a wrong setting.
 
     Args:
         folder: of a run, or of a comparison.
-        recipe: what is trained there.
+        recipe: the recipe that is trained there.
         name: of the file with the recipe: `comparison.yaml` for a comparison.
 
     Raises:
         FolderError: the folder holds a run of another recipe, or other things.
     """
-    check_claim(folder, recipe, name)
+    check_run_folder(folder, recipe, name)
     stamp, now = folder / name, to_yaml(recipe)
     if not stamp.is_file() or stamp.read_bytes() != now.encode():
         with locked(folder):  # another process may train there, before its first checkpoint
             write_text(stamp, now)
 
 
-def check_claim(folder: Path, recipe: Recipe, name: str = RECIPE) -> None:
-    """Finds out whether a folder is, or can become, that of a recipe's run; see `claim`."""
+def check_run_folder(folder: Path, recipe: Recipe, name: str = RECIPE) -> None:
+    """Raises `FolderError` unless `init_run_folder` accepts the folder; writes nothing."""
     stamp = folder / name
     if stamp.is_file():
         try:
@@ -112,7 +113,9 @@ def check_claim(folder: Path, recipe: Recipe, name: str = RECIPE) -> None:
 
 
 def check_inputs(folder: Path, *digests: str) -> None:
-    """Notes the hashes of what is trained on, the data and weights to start from, or checks them.
+    """Writes the hashes of the data, and of the weights to start from, or compares them.
+
+    Once a run has been trained in the folder, the hashes are compared with those it began with.
 
     Raises:
         FolderError: one of them has changed since the run, or the comparison, was started.
@@ -130,7 +133,7 @@ def check_inputs(folder: Path, *digests: str) -> None:
 
 
 def read_inputs(folder: Path) -> list[str]:
-    """Returns the hashes of what a run is trained on; none if it was never started."""
+    """Returns the hashes of the data and weights of a run; none if it was never started."""
     stamp = folder / INPUTS
     return stamp.read_text(encoding="utf-8").splitlines() if stamp.is_file() else []
 
@@ -151,7 +154,7 @@ def read_recipe(
 def read_result(folder: Path, recipe: Recipe | None = None) -> RunResult | None:
     """Returns the result of a run; None if it is not finished.
 
-    With a recipe it is finished only if it has been evaluated on all further test sets of that.
+    With a recipe, a run is finished only if it has been scored on all further test sets there.
     """
     if not (folder / RESULT).is_file():
         return None
@@ -177,7 +180,7 @@ def read_model(folder: Path) -> Any:
 
 @contextmanager
 def readable(path: Path) -> Iterator[None]:
-    """Raises `FolderError` if what a finished run has at a path cannot be read here."""
+    """Raises `FolderError` if a file of a finished run cannot be read while the context is open."""
     try:
         yield
     except (SafetensorError, OSError, ValueError) as error:

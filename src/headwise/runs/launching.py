@@ -1,8 +1,8 @@
 """Trains many runs: one after the other, several at a time, or on the machines of a Ray cluster.
 
-To train a run is a command over its folder, which goes on where it was: `headwise train FOLDER`.
-Many runs are many such commands. How far each of them is, and what came of it, stands in its
-folder, which the machines of a cluster share.
+The command `headwise train FOLDER` trains the run of a folder, from its last checkpoint. Many runs
+are many such commands. The progress and the result of a run stand in its folder, which the machines
+of a cluster share.
 """
 
 import gc
@@ -11,6 +11,7 @@ import time
 import traceback
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -20,7 +21,7 @@ from rich.console import Console
 from headwise.analysis.results import RunResult
 from headwise.recipes.recipe import Recipe
 from headwise.runs.folder import distinct_names, read_result
-from headwise.runs.process import RunProcess, command, on_this_machine
+from headwise.runs.process import RunProcess, on_this_machine, train_command
 from headwise.runs.run import train_run
 from headwise.tasks.task import Task
 from headwise.training.trainer import Interrupted
@@ -32,18 +33,34 @@ _GPUS = "CUDA_VISIBLE_DEVICES"
 
 
 class Run(NamedTuple):
-    """A run of many: its folder, which `claim` has made, its recipe, and its data if known."""
+    """One of many runs: its folder, which `init_run_folder` has made, its recipe, and its data."""
 
     folder: Path
     recipe: Recipe
     task: Task | None = None
 
     def result(self) -> RunResult | None:
-        """Returns its result; None before it is finished, also with new test sets of its recipe."""
+        """Returns the result; None before it is finished, also on new test sets of the recipe."""
         return read_result(self.folder, self.recipe)
 
 
-# The name of each run that has ended, and why it has failed; nothing if it has not.
+@dataclass(frozen=True)
+class Launcher:
+    """How runs are started.
+
+    Args:
+        jobs: how many runs to train at a time, each in a process with its share of this machine.
+        ray: the value of `cluster`: runs are trained there, as many at a time as there is room for;
+            at most `jobs`, if that is not 1.
+        modules: what the processes import first, as by `--import`.
+    """
+
+    jobs: int = 1
+    ray: Any = None
+    modules: Sequence[str] = ()
+
+
+# The name of each run that has ended, and the reason of its failure, if it has failed.
 _Ends = Generator[tuple[str, str], None, None]
 
 
@@ -54,22 +71,14 @@ class RunsFailed(Exception):
 def train_all(
     runs: Sequence[Run],
     console: Console,
+    launcher: Launcher,
     *,
-    jobs: int = 1,
-    nproc: int = 1,
-    ray: Any = None,
-    modules: Sequence[str] = (),
     after_each: Callable[[], None] = lambda: None,
 ) -> None:
-    """Trains the runs that are not finished; one that fails takes no other with it.
+    """Trains the runs that are not finished; a run that fails leaves the others alone.
 
     Args:
-        jobs: how many runs to train at a time, each in a process with its share of this machine.
-        nproc: how many processes share each run.
-        ray: what `cluster` yields: runs are trained there, as many at a time as there is room for;
-            at most `jobs`, if that is not 1.
-        modules: what processes import first, as by `--import`.
-        after_each: called whenever a run has ended.
+        after_each: is called whenever a run has ended.
 
     Raises:
         Interrupted: Ctrl-C or SIGTERM came, and the runs at work have written checkpoints.
@@ -78,14 +87,10 @@ def train_all(
     names = distinct_names([run.folder for run in runs])
     waiting = {name: run for name, run in zip(names, runs, strict=True) if run.result() is None}
     failures: dict[str, str] = {}
-    if ray is None and jobs == nproc == 1:
+    if launcher.ray is None and launcher.jobs == 1:
         ends = _one_by_one(waiting, console)
     else:
-        number = len(runs) if ray is not None and jobs == 1 else jobs
-        shares = _shares(number, nproc) if ray is None else [{} for _ in range(number)]
-        start = RunProcess if ray is None else _tasks_of(ray, nproc)
-        commands = {name: command(run.folder, nproc, modules) for name, run in waiting.items()}
-        ends = _side_by_side(waiting, commands, shares, start, console)
+        ends = _side_by_side(waiting, launcher, console)
     with closing(ends):
         for name, why in ends:
             result = waiting[name].result()
@@ -118,14 +123,10 @@ def _one_by_one(waiting: Mapping[str, Run], console: Console) -> _Ends:
         yield name, why
 
 
-def _side_by_side(
-    runs: Mapping[str, Run],
-    commands: Mapping[str, list[str]],
-    shares: list[dict[str, str]],
-    start: Callable[[list[str], Path, dict[str, str]], Any],
-    console: Console,
-) -> _Ends:
-    """Has processes train runs, as many at a time as there are shares of this machine."""
+def _side_by_side(runs: Mapping[str, Run], launcher: Launcher, console: Console) -> _Ends:
+    """Trains runs in processes, on this machine or on a cluster."""
+    ray, jobs = launcher.ray, launcher.jobs
+    shares = _shares(jobs) if ray is None else [{}] * (len(runs) if jobs == 1 else jobs)
     waiting, at_work, is_stopping = list(runs), dict[str, Any](), False
     with StopSignal() as signal, bars(console, transient=True) as shown:
         try:
@@ -133,7 +134,14 @@ def _side_by_side(
                 while waiting and shares and not is_stopping:
                     name, share = waiting.pop(0), shares.pop(0)
                     row = shown.add_task(name, total=None, figures="waits")
-                    at_work[name] = start(commands[name], runs[name].folder, share), share, row
+                    folder = runs[name].folder
+                    arguments = train_command(folder, launcher.modules)
+                    at_work[name] = (
+                        RunProcess(arguments, folder, share)
+                        if ray is None
+                        else _RunTask(ray, arguments, folder),
+                        *(share, row),
+                    )
                     if not console.is_terminal:
                         say(console, f"{name}: waits for its first step")
                 time.sleep(0.5)
@@ -159,17 +167,13 @@ def _side_by_side(
         raise Interrupted("the runs at work have written checkpoints")
 
 
-def _shares(jobs: int, nproc: int) -> list[dict[str, str]]:
+def _shares(jobs: int) -> list[dict[str, str]]:
     """Returns the environments of runs that share the CPU threads and the GPUs of this machine."""
-    of_each = max(1, torch.get_num_threads() // (jobs * nproc))
-    threads = dict.fromkeys(_THREADS, str(of_each))
+    threads = dict.fromkeys(_THREADS, str(max(1, torch.get_num_threads() // jobs)))
     visible = os.environ.get(_GPUS) or ",".join(map(str, range(torch.cuda.device_count())))
     gpus = visible.split(",")
-    if len(gpus) == 1:
-        return [threads] * jobs
-    of_jobs = [range(first, first + nproc) for first in range(0, jobs * nproc, nproc)]
-    own = [dict.fromkeys(gpus[each % len(gpus)] for each in of_job) for of_job in of_jobs]
-    return [{**threads, _GPUS: ",".join(each)} for each in own]
+    own = [{_GPUS: gpus[job % len(gpus)]} if len(gpus) > 1 else {} for job in range(jobs)]
+    return [{**threads, **each} for each in own]
 
 
 @contextmanager
@@ -187,11 +191,14 @@ def cluster(address: str | None) -> Iterator[Any]:
 
         ray.init(address, log_to_driver=False)
     except ImportError:
-        raise ValueError(f'--on {address} needs Ray: pip install "headwise[cluster]"') from None
+        raise ValueError(
+            f'--ray-address {address} needs Ray: pip install "headwise[cluster]"'
+        ) from None
     except (ConnectionError, RuntimeError, ValueError) as error:
         raise ValueError(
-            f"--on is {address}, where no cluster could be used, expected ray://HOST:PORT, or auto "
-            f"for the one of this machine, with the same versions of Ray and Python: {error}"
+            f"--ray-address is {address}, where no cluster could be used, expected "
+            f"ray://HOST:PORT, or auto for the one of this machine, with the same versions of Ray "
+            f"and Python: {error}"
         ) from error
     try:
         yield ray
@@ -199,23 +206,17 @@ def cluster(address: str | None) -> Iterator[Any]:
         ray.shutdown()
 
 
-def _tasks_of(ray: Any, nproc: int) -> Callable[[list[str], Path, dict[str, str]], Any]:
-    """Returns what starts a run on a machine of a Ray cluster."""
-    threads = os.environ.get("OMP_NUM_THREADS") or "1"
-    gpus = nproc if ray.cluster_resources().get("GPU") else 0
-    # A run whose machine is lost goes on elsewhere.
-    options = {"num_cpus": int(threads) * nproc, "num_gpus": gpus, "max_retries": 3}
-    train, share = ray.remote(**options)(on_this_machine), dict.fromkeys(_THREADS, threads)
-    return lambda command, folder, _: _RunTask(
-        ray, train.remote(command, folder.resolve(), Path.cwd(), share)
-    )
-
-
 class _RunTask:
-    """Watches and stops a run that a task of Ray trains, as `RunProcess` does on this machine."""
+    """A run that a task of Ray trains on some machine; it has the methods of `RunProcess`."""
 
-    def __init__(self, ray: Any, task: Any) -> None:
-        self._ray, self._task = ray, task
+    def __init__(self, ray: Any, arguments: list[str], folder: Path) -> None:
+        threads = os.environ.get("OMP_NUM_THREADS") or "1"
+        gpus = 1 if ray.cluster_resources().get("GPU") else 0
+        # A run whose machine is lost goes on elsewhere.
+        options = {"num_cpus": int(threads), "num_gpus": gpus, "max_retries": 3}
+        train, share = ray.remote(**options)(on_this_machine), dict.fromkeys(_THREADS, threads)
+        self._task = train.remote(arguments, folder.resolve(), Path.cwd(), share)
+        self._ray = ray
 
     def end(self) -> str | None:
         if not self._ray.wait([self._task], timeout=0)[0]:

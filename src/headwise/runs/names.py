@@ -1,4 +1,4 @@
-"""The names of files of a run, and whether a folder holds one: told before PyTorch is loaded."""
+"""The names of the files of a run, and checks of folders that need no PyTorch."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -7,13 +7,13 @@ RECIPE, INPUTS, RESULT, MODEL = "recipe.yaml", "inputs.txt", "result.json", "mod
 COMPARISON = "comparison.json"  # of the folder of a comparison
 ENCODER, TRIES = "encoder", "tries"
 CONFIG = "config.json"  # of a model of transformers
-LOG = "log.txt"  # what a run prints that another process has started
+LOG = "log.txt"  # the output of a run that another process has started
 LAUNCHED = "HEADWISE_LAUNCHED"  # in the environment of a run that another process has started
-READ_AGAIN = ("data", "evaluation")  # the keys of its recipe that a finished run reads again
+READ_AGAIN = ("data", "evaluation")  # the sections of its recipe that a finished run reads again
 
 
 class FolderError(ValueError):
-    """A folder that does not hold what is expected of it; the message says what to do."""
+    """A folder without the expected files; the message says what to do."""
 
 
 def check_run(folder: Path, changes: Sequence[str] = (), keys: Sequence[str] = READ_AGAIN) -> None:
@@ -36,14 +36,18 @@ def check_run(folder: Path, changes: Sequence[str] = (), keys: Sequence[str] = R
 
 
 def is_plain(folder: Path) -> bool:
-    """Whether a command's argument is a model of transformers, or a name on the hub, and no run."""
+    """Returns whether an argument is a model of transformers or a name on the hub, and no run.
+
+    Raises:
+        FolderError: there is no such folder, or it holds neither a run nor a model.
+    """
     if not folder.exists():
         # A name on the hub is NAME or OWNER/NAME; where the owner is a folder, one is meant.
         if len(folder.parts) <= 2 and (folder.parent == Path() or not folder.parent.exists()):
             return True
         raise FolderError(
-            f"there is no folder {folder}, expected that of a run of headwise or of a model of "
-            f"transformers, or a name on the hub"
+            f"there is no folder {folder}, expected a run of headwise, a model of transformers, or "
+            f"a name on the hub"
         )
     is_run = (folder / RECIPE).exists() or any(folder.glob(f"*/{MODEL}"))
     if not is_run and not (folder / CONFIG).exists():

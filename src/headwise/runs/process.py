@@ -1,7 +1,7 @@
-"""The process of one run: what it prints goes into its folder, and its input tells it to stop.
+"""The process of one run: its output goes into the folder of the run, and its input stops it.
 
-Nothing is written to its standard input. When that ends, the run writes a checkpoint and stops. So
-it also stops when the process that has started it dies, in whatever way.
+Nothing is written to its standard input. When that is closed, the run writes a checkpoint and
+stops. So the run also stops when the process that has started it dies, in whatever way.
 
 Workers of a Ray cluster import this module, which imports no PyTorch.
 """
@@ -20,23 +20,27 @@ from headwise.runs.names import LAUNCHED, LOG, RECIPE
 _LAST_LINES = 15  # of the log of a run that failed
 
 
-def command(folder: Path, nproc: int = 1, modules: Sequence[str] = ()) -> list[str]:
-    """Returns the command that trains the run of a folder, from wherever it got to."""
-    torchrun = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={nproc}"]
-    imports = [part for module in modules for part in ("--import", module)]
-    train = ["-m", "headwise", "train", str(folder.resolve()), *imports]
-    return [sys.executable, *(torchrun if nproc > 1 else []), *train]
+def train_command(folder: Path, modules: Sequence[str] = ()) -> list[str]:
+    """Returns the arguments of Python that train the run of a folder, from its last checkpoint."""
+    imports = [word for module in modules for word in ("--import", module)]
+    return ["-m", "headwise", "train", str(folder.resolve()), *imports]
 
 
 class RunProcess:
-    """Starts the command of a run, with something in its environment beside what this one has."""
+    """A process of Python that trains a run.
 
-    def __init__(self, command: Sequence[str], folder: Path, environment: Mapping[str, str]):
+    Args:
+        arguments: of Python, see `train_command`.
+        folder: of the run.
+        environment: is added to that of this process.
+    """
+
+    def __init__(self, arguments: Sequence[str], folder: Path, environment: Mapping[str, str]):
         self._log = folder / LOG
         with self._log.open("ab") as log:
             self._start = log.tell()
             self._process = subprocess.Popen(
-                command,
+                [sys.executable, *arguments],
                 env={**os.environ, LAUNCHED: "1", **environment},
                 stdin=subprocess.PIPE,
                 stdout=log,
@@ -45,7 +49,7 @@ class RunProcess:
             )
 
     def end(self) -> str | None:
-        """Returns why the run failed, or nothing if it did not; None while it is at work."""
+        """Returns the reason of a failure, "" after a success, and None before the end."""
         code = self._process.poll()
         if not code:
             return None if code is None else ""
@@ -53,25 +57,25 @@ class RunProcess:
         why += ", as when memory runs out" if code == -signal.SIGKILL else ""
         with self._log.open("rb") as log:
             log.seek(self._start)
-            said = log.read().decode("utf-8", "replace").rstrip().splitlines()[-_LAST_LINES:]
-        lines = [f"{why}: {said[-1].strip()}", f"{self._log} ends:", *said] if said else [why]
+            last = log.read().decode("utf-8", "replace").rstrip().splitlines()[-_LAST_LINES:]
+        lines = [f"{why}: {last[-1].strip()}", f"{self._log} ends:", *last] if last else [why]
         return "\n  ".join(lines)
 
     def stop(self) -> None:
-        """Has the run write a checkpoint and stop; does not wait for its end."""
+        """Makes the run write a checkpoint and stop, without waiting for its end."""
         assert self._process.stdin is not None
         self._process.stdin.close()
 
 
 def on_this_machine(
-    command: Sequence[str], folder: Path, current_folder: Path, environment: Mapping[str, str]
+    arguments: Sequence[str], folder: Path, current_folder: Path, environment: Mapping[str, str]
 ) -> str:
-    """Does the command of a run on a machine of a cluster; returns why it failed, or nothing."""
+    """Trains a run on a machine of a cluster; returns the reason of a failure, or an empty text."""
     if not (folder / RECIPE).is_file():
         return f"a machine does not see {folder}, expected an --output that all machines share"
     if current_folder.is_dir():
         os.chdir(current_folder)  # it may have modules of --import
-    run = RunProcess([sys.executable, *command[1:]], folder, environment)
+    run = RunProcess(arguments, folder, environment)
     while (why := run.end()) is None:
         try:
             time.sleep(0.2)
@@ -81,7 +85,7 @@ def on_this_machine(
 
 
 def end_with_parent() -> None:
-    """Has this process stop when its input ends, if it is a `RunProcess`."""
+    """Makes this process stop when its input is closed, if it is a `RunProcess`."""
 
     def stop_at_end() -> None:
         os.read(0, 1)

@@ -1,4 +1,4 @@
-"""One run: it trains and evaluates what the recipe of its folder says, or goes on where it was."""
+"""One run: the recipe of its folder is trained, from the last checkpoint, and evaluated."""
 
 from contextlib import nullcontext
 from pathlib import Path
@@ -11,8 +11,8 @@ from transformers import set_seed
 
 from headwise.analysis.cost import count_parameters, model_cost
 from headwise.analysis.metrics import decision_monitor
-from headwise.analysis.results import TEST, RunResult
-from headwise.data.divide import lines_of
+from headwise.analysis.results import RunResult
+from headwise.data.splits import format_facts
 from headwise.data.stream import Stream, StreamBatches
 from headwise.files import write_text
 from headwise.heads.attention import MultiHeadAttention
@@ -21,7 +21,7 @@ from headwise.models.modeling import HeadwiseModel
 from headwise.models.parameters import freeze_all_but
 from headwise.recipes.pretrained import digest_weights
 from headwise.recipes.recipe import Recipe, task_class
-from headwise.runs.evaluate import as_evaluated, with_scores
+from headwise.runs.evaluate import check_ablations, with_scores
 from headwise.runs.folder import check_inputs, locked, read_model, read_recipe, read_result
 from headwise.runs.names import ENCODER, MODEL, RESULT, FolderError
 from headwise.tasks.task import Task
@@ -34,12 +34,12 @@ from headwise.training.watching import say
 
 
 def train_run(folder: Path, console: Console, *, task: Task | None = None) -> RunResult | None:
-    """Trains and evaluates the run of a folder, which `claim` has made, from wherever it got to.
+    """Trains and evaluates a run, from its last checkpoint if it has one.
 
     All processes of `torchrun` call this; when the model is trained, the main one works alone.
 
     Args:
-        folder: of the run; its `recipe.yaml` says all.
+        folder: of the run, which `init_run_folder` has made.
         console: for the bar and for notes.
         task: the data of the recipe, if they have been read already.
 
@@ -55,9 +55,9 @@ def train_run(folder: Path, console: Console, *, task: Task | None = None) -> Ru
     is_main = accelerator.is_main_process
     console.quiet = console.quiet or not is_main
     with locked(folder) if is_main else nullcontext():
-        with accelerator.local_main_process_first():  # others find what it has encoded
+        with accelerator.local_main_process_first():  # it fills the cache of the others
             task = task or _read_data(folder, recipe, console)
-        trained_on = [task.digest()]
+        trained_on = [task.content_hash()]
         start = recipe.pretrained_folder()
         if start is not None and start.is_dir():  # a finished run does without
             trained_on.append(digest_weights(start))
@@ -71,7 +71,7 @@ def train_run(folder: Path, console: Console, *, task: Task | None = None) -> Ru
                 progress = _train(folder, recipe, task, accelerator, console)
             accelerator.wait_for_everyone()
         finally:
-            accelerator.end_training()  # of loggers, and of what processes do together
+            accelerator.end_training()  # closes loggers and the group of processes
         if not is_main:
             return None
         result = known or _result(folder, recipe, task, progress)
@@ -83,26 +83,25 @@ def train_run(folder: Path, console: Console, *, task: Task | None = None) -> Ru
 
 
 def _read_data(folder: Path, recipe: Recipe, console: Console) -> Task:
-    """Reads the data of a recipe, and says what they are.
+    """Reads the data of a recipe, and prints facts about them.
 
-    They are encoded as by the model that the folder has, or as by the encoder that its comparison
-    has put there. Without either, what encodes them is learned, and stands in the cache for a run
-    that goes on.
+    The encoder is that of the model in the folder, or the one that its comparison has put there.
+    Without either it is learned, and stands in the cache for a run that goes on.
     """
     of_run = [folder / name for name in (MODEL, ENCODER) if (folder / name).is_dir()]
     task = task_class(recipe.task)(recipe, next(iter(of_run), None))
-    say(console, "\n".join(lines_of(task.facts)), "dim")
+    say(console, "\n".join(format_facts(task.facts)), "dim")
     return task
 
 
 def batches(
-    task: Task, part: str, settings: TrainingSettings, *, seed: int | None = None, **share: int
+    task: Task, split: str, settings: TrainingSettings, *, seed: int | None = None, **share: int
 ) -> Batches | StreamBatches:
-    """Returns the batches of a part of the data, in a fixed order without a seed.
+    """Returns the batches of a split, in a fixed order without a seed.
 
     Of several processes each has the share of its `rank` of `world`.
     """
-    items, collate, budget = task.parts[part], task.collate, settings.batch_tokens
+    items, collate, budget = task.splits[split], task.collate, settings.batch_tokens
     if isinstance(items, Stream):
         return StreamBatches(items, collate, budget, seed=seed or 0, **share)
     return Batches(items, collate, budget, seed=seed, workers=settings.loader_workers, **share)
@@ -116,13 +115,11 @@ def _train(
     share = {"rank": accelerator.process_index, "world": accelerator.num_processes}
     train = batches(task, "train", settings, seed=settings.seed, **share)
     validation = cast(Batches, batches(task, "validation", settings, **share))  # never a stream
-    batches(task, TEST, settings)  # too long for batch_tokens: found before training
     set_seed(settings.seed)
     model = task.build_model(recipe)
     freeze_all_but(model, settings.train)
-    kind = type(model)  # another one when processes divide it
-    with as_evaluated(model, recipe.evaluation, console, recipe.system):
-        pass  # an ablation that does not fit the model: found before training
+    kind = type(model)  # FSDP changes the class
+    check_ablations(model, recipe.evaluation, console, recipe.system)  # before the training
     follows = settings.snapshots and _units(model)
     monitor = decision_monitor(task, settings.batch_tokens) if follows else lambda model: {}
     progress = Trainer(
@@ -143,7 +140,7 @@ def _train(
 
 
 def _result(folder: Path, recipe: Recipe, task: Task, progress: Progress) -> RunResult:
-    """Returns what is known of a trained run but its scores."""
+    """Returns the result of a trained run without its scores."""
     model, settings, lengths = read_model(folder), recipe.training, task.cost_lengths(recipe)
     freeze_all_but(model, settings.train)
     validation = cast(Batches, batches(task, "validation", settings))
@@ -167,9 +164,9 @@ def _result(folder: Path, recipe: Recipe, task: Task, progress: Progress) -> Run
 
 
 def _units(model: HeadwiseModel) -> dict[str, str]:
-    """The place of each system that decides something, and what its decisions weigh."""
+    """Returns the layer of each system that weighs units, and the kind of its units."""
     return {
         layer_label(path, system): system.unit
         for path, system in systems(model).items()
-        if type(system) is not MultiHeadAttention  # standard attention decides nothing
+        if type(system) is not MultiHeadAttention  # standard attention weighs nothing
     }

@@ -1,8 +1,8 @@
-"""`compare --tune`: every system chooses among the same values, by validation loss.
+"""`compare --tune`: for every system the best of the same values is chosen by validation loss.
 
 A try is a run with one combination of the values, and with a seed that no run of the comparison
-has. It is never evaluated on the test part. Each system chooses once, and all of its seeds are
-trained with the choice: `FixHOptEst` of Bouthillier et al. 2021, *Accounting for Variance in
+has. It is never evaluated on the test split. One combination is chosen for each system, and all of
+its seeds are trained with it: `FixHOptEst` of Bouthillier et al. 2021, *Accounting for Variance in
 Machine Learning Benchmarks*, https://arxiv.org/abs/2103.03098, whose ideal tunes for every seed.
 """
 
@@ -18,15 +18,15 @@ from headwise.recipes.document import Change, split_path
 from headwise.recipes.recipe import RecipeFile
 from headwise.yaml import read_yaml
 
-# The seed of every try. That of a run would favour what was chosen for its chance.
+# The seed of every try. With the seed of a run, the choice would favour the chance of that run.
 TUNING_SEED = 1_000_000
 _EXAMPLE = "training.learning_rate=1e-3,3e-3"
 _BUDGET = (("training", "max_steps"), ("training", "epochs"), ("training", "seed"))
-Grid = dict[tuple[str, ...], list[Any]]  # the keys of a path to the values that every system tries
+Grid = dict[tuple[str, ...], list[Any]]  # path of a key to its values
 
 
 def parse_grid(options: Sequence[str]) -> Grid:
-    """Returns what `--tune` asks for.
+    """Returns the keys and values of the options `--tune`.
 
     >>> parse_grid(["training.adam_betas=[0.9, 0.98],[0.9, 0.999]"])
     {('training', 'adam_betas'): [[0.9, 0.98], [0.9, 0.999]]}
@@ -53,14 +53,11 @@ def check_grid(
     grid: Grid,
     file: RecipeFile,
     systems: Sequence[str],
-    seeds: Sequence[int],
     datasets: Sequence[str | None],
     *,
     match: bool,
 ) -> None:
-    """Finds values that no recipe can have, and what of the user's wishes tuning would undo."""
-    if TUNING_SEED in seeds:
-        raise ValueError(f"--seeds has {TUNING_SEED}, expected others: the tries of --tune have it")
+    """Raises `ValueError` for a value that no recipe can have, or a key that is set elsewhere."""
     for path in grid:
         others = [f"system {name}" for name in systems if file.is_set(path, name)]
         others += ["--set"] if file.is_set(path) else []
@@ -71,7 +68,7 @@ def check_grid(
                 f"expected a key that all systems share"
             )
     for system, dataset, each in product(systems, datasets, combinations(grid)):
-        file.system(system, dataset, of_try(each))  # which says what is wrong
+        file.system(system, dataset, of_try(each))  # raises where a value is wrong
 
 
 def combinations(grid: Grid) -> list[list[Change]]:
@@ -81,22 +78,18 @@ def combinations(grid: Grid) -> list[list[Change]]:
 
 def of_try(combination: Sequence[Change]) -> list[Change]:
     """Returns the changes that make the recipe of a try."""
-    return [
-        *combination,
-        (("training", "seed"), TUNING_SEED),
-        (("evaluation", "test"), False),
-    ]
+    return [*combination, (("training", "seed"), TUNING_SEED), (("evaluation", "test"), False)]
 
 
 def name_of(combination: Sequence[Change]) -> str:
-    """Returns what the folder of a try is called: `training.learning_rate=0.003`."""
+    """Returns the name of the folder of a try, such as `training.learning_rate=0.003`."""
     wanted = in_words(combination).replace(", ", ",")
     name = re.sub(r"[^\w.,=+-]+", "-", wanted)[:120]
     return name if name == wanted else f"{name}-{sha256(wanted.encode()).hexdigest()[:8]}"
 
 
 def choose(system: str, grid: Grid, results: Iterable[RunResult]) -> Tries:
-    """Returns what the tries of a system, one of each combination, found, and the best of them.
+    """Returns the tries of a system, one for each combination, with the best of them.
 
     Raises:
         ValueError: all of them diverged.
@@ -116,8 +109,7 @@ def choose(system: str, grid: Grid, results: Iterable[RunResult]) -> Tries:
         )
     best = min(sound, key=lambda number: tries[number].validation_loss)
     notes = []
-    for path, values in grid.items():
-        key, value = ".".join(path), tries[best].values[".".join(path)]
+    for (key, value), values in zip(tries[best].values.items(), grid.values(), strict=True):
         if all(type(each) in (int, float) for each in values):
             if value == max(values):
                 notes.append(f"{key}={value} is the largest value tried; the best may be larger.")
@@ -127,5 +119,5 @@ def choose(system: str, grid: Grid, results: Iterable[RunResult]) -> Tries:
 
 
 def in_words(combination: Sequence[Change]) -> str:
-    """Returns values as a user gives them: `model.dropout=0.1, model.norm=pre`."""
+    """Returns values as a user writes them: `model.dropout=0.1, model.norm=pre`."""
     return ", ".join(f"{'.'.join(path)}={value}" for path, value in combination)
