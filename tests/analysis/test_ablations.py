@@ -17,7 +17,6 @@ from torch import nn
 import headwise as hw
 from headwise.analysis.ablations import ablate, of_loss, of_numbers, of_task, parse_ablations
 from headwise.analysis.statistics import holm
-from headwise.tasks.task import Each
 
 ITEMS = 12
 
@@ -72,7 +71,7 @@ def test_each_row_is_the_model_under_that_ablation(plan):
         assert row.value == pytest.approx(under(made, plan, row), rel=1e-9)
         assert row.difference == pytest.approx(row.value - whole, abs=1e-12)
         assert row.cost == -row.difference and row.share == pytest.approx(row.cost / whole)
-        assert not row.why
+        assert not row.reason
     assert list(found["cost"]) == sorted(found["cost"], reverse=True)
     number, units = ROWS[plan]
     of_one = found[found["place"] != ""]
@@ -151,7 +150,7 @@ def test_differences_are_paired_over_the_items_and_tests_corrected_over_the_tabl
         assert row.cost == row.difference
     assert list(found["corrected_p"]) == holm(list(found["p"]))
     few = ablate(made, of_numbers(lambda: measure()[:5]))
-    assert few["p"].isna().all() and few["why"].str.contains("10").all() and few["cost"].any()
+    assert few["p"].isna().all() and few["reason"].str.contains("10").all() and few["cost"].any()
     calls = iter(range(9))
     broken = of_numbers(lambda: measure() * (math.nan if next(calls) == 2 else 1.0))
     found = ablate(made, broken)
@@ -211,7 +210,7 @@ def test_the_score_of_a_task_is_that_of_its_evaluation(task):
         for weight in made.parameters():
             weight.add_(0.3 * torch.randn_like(weight))
     found = ablate(made, of_task(made, own.task, "validation", own.recipe.evaluation))
-    first = own.task.evaluate(made, "validation", own.recipe.evaluation, Each()).scores[0]
+    first = own.task.evaluate(made, "validation", own.recipe.evaluation).scores[0]
     assert found.attrs["score"] == first.name and len(found) >= 2
     assert found.attrs["value"] == pytest.approx(first.value, nan_ok=True)
     assert found.attrs["items"] == len(first.rows)

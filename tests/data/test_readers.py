@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
-from support.data_files import PARTS, TASKS, png, row, sentence, wav
+from support.data_files import PARTS, TASKS, row, sentence, wav
 from support.road import in_each_part, road
 
 BAD_BYTE = b"na\xefve"  # Latin-1
@@ -185,24 +185,6 @@ def test_what_is_no_file_is_an_error_that_names_it(task, there, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("problem", "label"),
-    [("classification", "maybe"), ("regression", "high"), ("regression", "nan")],
-)
-def test_a_label_that_is_none_is_an_error_that_shows_its_text(problem, label, tmp_path):
-    good, bad = tmp_path / "good.tsv", tmp_path / "bad.tsv"
-    good.write_bytes(table())
-    bad.write_bytes(text(*TABLE[:3], f"x\t{label}"))
-    with pytest.raises(ValueError) as error:
-        road(
-            "classification",
-            "files",
-            {"train": good, "test": bad},
-            data={"regression": problem == "regression"},
-        )
-    assert names(error.value, {"text 'x'", label}), str(error.value)
-
-
-@pytest.mark.parametrize(
     ("data", "wanted"),
     [
         ({"split": {"test": "dev"}}, {"dev", "train"}),
@@ -230,15 +212,6 @@ def test_a_folder_of_which_nothing_can_be_read_is_an_error_that_names_it(tmp_pat
     ):
         with pytest.warns(match=bad), pytest.raises(ValueError, match=tmp_path.name):
             road(task, source, {"train": place})
-
-
-def test_hidden_files_and_files_of_other_kinds_are_none(tmp_path):
-    for key in range(30):
-        (tmp_path / f"{key:02}.PNG").write_bytes(png(row("images", key)))
-    for name in ("._00.png", ".DS_Store", "labels.csv"):
-        (tmp_path / name).write_bytes(b"what another program left")
-    own = road("images", "files", {"train": tmp_path})
-    assert sum(own.told()[0].values()) == 30 and own.told()[1] == 0
 
 
 def test_sounds_without_a_partner_are_left_out_and_told(tmp_path):

@@ -307,14 +307,14 @@ def test_files_that_were_changed_are_read_anew(task, tmp_path):
 def test_a_stream_whose_files_were_changed_is_another(source, tmp_path):
     """Also at equal size: a run does not go on with other data."""
     own = walk("language-modelling", source, 10)
-    found = own.again().task.digest()
-    assert found == own.task.digest()
+    found = own.again().task.content_hash()
+    assert found == own.task.content_hash()
     data = own.recipe.data
     place = Path(data.files["train"]) if source == "files" else Path(data.path, "train.jsonl")
     text, times = place.read_text(), place.stat()
     place.write_text(text.replace("one", "two", 1))
     os.utime(place, ns=(times.st_atime_ns, times.st_mtime_ns + 1_000_000))
-    assert own.again().task.digest() != found
+    assert own.again().task.content_hash() != found
     place.write_text(text)
 
 

@@ -216,7 +216,7 @@ def test_a_speaker_is_in_one_part(tmp_path):
             place.parent.mkdir(exist_ok=True)
             place.write_bytes(wav(wave, subtype="FLOAT"))
             speaker_of[wave.astype(np.float32).tobytes()] = key % 12
-    data = {"divide_by": "speaker", "speaker_pattern": "^([a-z])_"}
+    data = {"split_by": "speaker", "speaker_pattern": "^([a-z])_"}
     data |= {"validation_fraction": 0.2, "test_fraction": 0.2}
     files = {"train": (tmp_path / "noisy", tmp_path / "clean")}
     own = road("speech-enhancement", "files", files, data=data)

@@ -147,7 +147,7 @@ class Road:
 
     def items(self, part: str = "train") -> Any:
         """The encoded items of a part."""
-        return self.task.parts[part]
+        return self.task.splits[part]
 
     def batch(self, part: str, indices: Any, epoch: int = 0) -> dict[str, torch.Tensor]:
         """Items of a part, padded to one length, as they are drawn in an epoch."""
@@ -251,7 +251,7 @@ class Road:
         another call goes on.
         """
         share = {"seed": seed, "rank": rank, "world": world}
-        train, collate = self.task.parts["train"], self.task.collate
+        train, collate = self.task.splits["train"], self.task.collate
         is_stream = isinstance(train, Stream)
         kind = StreamBatches if is_stream else Batches
         given = kind(train, collate, budget, **share)
@@ -292,6 +292,6 @@ def waves_of(own: Road, part: str, index: int, *, whole: bool = True) -> tuple[A
     """The noisy and the clean waveform of an item of speech: what is scored, or what is seen."""
     items = own.items(part)
     if whole:
-        return items.whole(index)
+        return items.piece_waves(index)
     draw = np.random.default_rng((*items.seed, items.epoch, index))
-    return items.seen(items.rows[index], draw)
+    return items.item_waves(items.rows[index], draw)

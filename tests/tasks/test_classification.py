@@ -1,7 +1,6 @@
 """Classification and probing: pairs, classes, pretrained encoders, and what probes hold."""
 
 import json
-import re
 
 import pytest
 import torch
@@ -13,8 +12,8 @@ from headwise.data.tokenizers import TokenizerSettings, learned
 from headwise.models.config import MaskedLMConfig
 from headwise.models.for_tasks import MaskedLM
 from headwise.recipes.recipe import RecipeError, load_recipe, task_class
-from headwise.tasks.probing import bigram_shift, word_content
-from headwise.tasks.task import Each, Wish
+from headwise.tasks.probing import word_content
+from headwise.tasks.task import PredictRequest
 
 SIZES = {"embed_dim": 16, "num_heads": 2, "ffn_dim": 16, "layers": 1}
 WORDY = {"type": "word", "min_frequency": 1}
@@ -48,11 +47,13 @@ def test_pairs_are_predicted_as_they_are_evaluated_and_cut_ones_are_counted(tmp_
     assert task.facts["test"]["cut"] == sum(length > 14 for length in lengths) > 0
     model = task.build_model(task.recipe).eval()
     lines = ["\t".join(row[:2]) for row in rows]
-    printed = list(task.predict(tmp_path / "model", task.recipe, model, Wish(texts=lines)))
-    outputs = task.evaluate(model, "test", task.recipe.evaluation, Each()).outputs
+    printed = list(
+        task.predict(tmp_path / "model", task.recipe, model, PredictRequest(texts=lines))
+    )
+    outputs = task.evaluate(model, "test", task.recipe.evaluation).outputs
     assert [line.split("\t")[0] for line in printed] == outputs
     with pytest.raises(ValueError, match="expected 2"):
-        next(task.predict(tmp_path / "model", task.recipe, model, Wish(texts=["one"])))
+        next(task.predict(tmp_path / "model", task.recipe, model, PredictRequest(texts=["one"])))
 
 
 def test_classes_are_those_of_all_training_data_in_order(tmp_path):
@@ -62,11 +63,13 @@ def test_classes_are_those_of_all_training_data_in_order(tmp_path):
     assert task.build_model(task.recipe).config.id2label == {0: "9", 1: "10", 2: "b"}
 
 
-@pytest.mark.parametrize("wrong", ["inf", "nan", "1,5", "high", "-100"])
-def test_a_label_that_is_no_number_names_file_text_and_label(wrong, tmp_path):
+@pytest.mark.parametrize("wrong", ["inf", "nan", "1,5", "high", "-100", "no class"])
+def test_a_wrong_label_is_told_with_file_and_text(wrong, tmp_path):
     rows = [(text, str(number)) for number, (text, _) in enumerate(LABELLED)]
+    numbers = {"classes": [number for _, number in rows]}
     rows[7] = ("the one that is wrong", wrong)
-    data = {"files": {"train": table(tmp_path, rows)}, "regression": True}
+    more = numbers if wrong == "no class" else {"regression": True}
+    data = {"files": {"train": table(tmp_path, rows)}, **more}
     with pytest.raises(DataError, match=f"rows.tsv: .*the one that is wrong.* '{wrong}', expected"):
         prepared(tmp_path, data)
 
@@ -124,20 +127,6 @@ def test_word_content_ranks_and_matches_words_with_their_case():
     assert classes == {"dogs": ["Dogs"], "cats": ["Cats sit", "a cats"]}
     with pytest.raises(DataError, match="num_words"):
         word_content(texts)
-
-
-def test_bigram_shift_swaps_two_neighbours_behind_the_first_word():
-    kept = ['Say "one two" to me.', "Go, one, two.", "So so so SO so."]
-    texts = [f"Go {number} a b, c d{number} e." for number in range(90)]
-    classes = bigram_shift([*kept, *texts])
-    assert {*classes["O"]} < {*texts} and len(classes["I"]) == 45
-    for text in classes["I"]:
-        after = re.findall(r"\w+", text)
-        number = after[1 + (after[1] in "ab")]
-        before = re.findall(r"\w+", f"Go {number} a b, c d{number} e.")
-        moved = [place for place, word in enumerate(before) if word != after[place]]
-        assert moved in ([1, 2], [2, 3], [4, 5], [5, 6]) and text.count(",") == 1
-    assert not {*classes["O"]} & {*classes["I"]}
 
 
 def test_a_file_of_senteval_has_its_parts(tmp_path):

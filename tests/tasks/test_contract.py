@@ -191,7 +191,7 @@ def test_evaluation_gives_the_scores_of_the_run_again(world):
         assert found["items"] == len(kept)
         if world.task in ("translation", "classification", "probing"):
             assert found["items"] == len(world.texts["test"])
-    other = answer("evaluate", world.folder / "standard", "--part", "validation")
+    other = answer("evaluate", world.folder / "standard", "--split", "validation")
     assert other["part"] == "validation"
     assert other["scores"][0]["value"] != world.trained["standard"]["scores"][0]["value"]
 
@@ -299,7 +299,7 @@ def test_classes_and_probabilities_are_those_of_the_pipeline(world):
 
 def test_an_analysis_is_whole_and_finite(world):
     """`answer` takes no NaN: a number that is not finite is null, and here none is."""
-    found = answer("analyse", world.folder / "moa", "--ablations", "none")
+    found = answer("analyse", world.folder / "moa", "--ablation-level", "none")
     assert Path(found["page"]).read_text(encoding="utf-8").rstrip().endswith("</html>")
     assert found["findings"]["moa"]
     if world.task != "language-modelling":  # whose items are passages of several blocks

@@ -8,9 +8,9 @@ import torch
 from PIL import Image
 from support.data_files import png
 
-from headwise.data.pixels import pixels_of
-from headwise.tasks.images import ImageRecipe, Images, draw_images, specialisation
-from headwise.tasks.task import Each, Wish
+from headwise.data.images import read_pixels
+from headwise.tasks.images import ImageRecipe, Images, sample_images, specialisation
+from headwise.tasks.task import PredictRequest
 
 GREY = {"size": 4, "mode": "grey"}
 SHARES = {"validation_fraction": 0.2, "test_fraction": 0.2}
@@ -60,14 +60,14 @@ def test_litter_in_a_folder_is_passed_over_and_bad_files_are_named(tmp_path):
     (folder / "cats" / "UPPER.PNG").write_bytes((folder / "cats" / "03.png").read_bytes())
     with pytest.warns(UserWarning, match=r"cut\.png cannot be read .*: it is left out$"):
         task = Images(recipe_of(data))
-    assert sum(len(task.parts[part]) for part in task.parts) == 31
+    assert sum(len(task.splits[part]) for part in task.splits) == 31
     assert task.facts["train"]["left out"] == 1
 
 
 def test_modes_of_all_kinds_come_as_they_look(tmp_path):
     def read(picture, name="a.png", **options):
         picture.save(tmp_path / name, **options)
-        return pixels_of({"bytes": None, "path": str(tmp_path / name)}, (2, 2, 3))
+        return read_pixels({"bytes": None, "path": str(tmp_path / name)}, (2, 2, 3))
 
     assert (read(Image.fromarray(np.zeros((2, 2, 4), np.uint8))) == 255).all()  # transparent
     deep = np.full((2, 2), 200 << 8, np.uint16)
@@ -86,7 +86,7 @@ def test_modes_of_all_kinds_come_as_they_look(tmp_path):
 @pytest.mark.parametrize("attention", ["mae", {"system": "moa", "size": "2K4E4D"}])
 def test_bits_per_dimension_are_those_of_a_plain_loop(pairs, attention):
     task, model = pairs(attention)
-    items, bits, pixels = task.parts["test"], 0.0, 0
+    items, bits, pixels = task.splits["test"], 0.0, 0
     for item in items:
         ids = task.collate([item])["input_ids"]
         with torch.no_grad():
@@ -94,7 +94,7 @@ def test_bits_per_dimension_are_those_of_a_plain_loop(pairs, attention):
         for before, color in zip(logits, ids[0, 1:].tolist(), strict=False):
             bits, pixels = bits - float(before[color]) / math.log(2), pixels + 1
     assert pixels == 32 * len(items)
-    (found,) = task.evaluate(model, "test", task.recipe.evaluation, Each()).scores
+    (found,) = task.evaluate(model, "test", task.recipe.evaluation).scores
     assert found.value == pytest.approx(bits / pixels, rel=1e-4) and found.lower_is_better
 
 
@@ -126,7 +126,7 @@ def test_figure_2_is_measured_where_pixels_are_read(pairs, monkeypatch):
     measured = task.monitor(model)
     assert measured["specialisation"] == measured["specialisation, layer 0"] == pytest.approx(1)
     assert measured["specialisation, predicted"] < 0.6
-    side, names = task.describe(task.collate([task.parts["test"][0]]))["decoder"].classes["side"]
+    side, names = task.describe(task.collate([task.splits["test"][0]]))["decoder"].classes["side"]
     assert names == ["left", "right"] and (side[0, 1:] == 1 - is_left[1:]).all() and side[0, 0] < 0
 
 
@@ -135,15 +135,15 @@ def test_figure_2_is_measured_where_pixels_are_read(pairs, monkeypatch):
 
 def test_draws_depend_on_the_seed_alone_and_are_colours(pairs, tmp_path):
     task, model = pairs(seed=3)
-    drawn = draw_images(model, task.palette, task.recipe.evaluation, 5)
+    drawn = sample_images(model, task.palette, task.recipe.evaluation, 5)
     torch.rand(7)
-    assert (drawn == draw_images(model, task.palette, task.recipe.evaluation, 5)).all()
+    assert (drawn == sample_images(model, task.palette, task.recipe.evaluation, 5)).all()
     other = task.recipe.evaluation.model_copy(update={"seed": 4})
-    assert (drawn != draw_images(model, task.palette, other, 5)).any()
+    assert (drawn != sample_images(model, task.palette, other, 5)).any()
     assert drawn.shape == (5, 4, 8, 3) and np.isin(drawn, task.palette.colors).all()
     task.save(tmp_path)
     torch.nn.init.constant_(model.lm_head.weight, float("nan"))  # of a model that diverged
-    asked = Wish(number=3, output=tmp_path / "drawn.png")
+    asked = PredictRequest(number=3, output=tmp_path / "drawn.png")
     (line,) = Images.predict(tmp_path, task.recipe, model, asked)
     assert line == f"written: {asked.output}"
     assert Image.open(asked.output).format == "PNG"

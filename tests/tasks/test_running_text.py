@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from transformers import AutoTokenizer
 
 from headwise.data.load import DataError
-from headwise.tasks.language import LanguageModelling, LanguageRecipe, continued, passages
+from headwise.tasks.language import LanguageModelling, LanguageRecipe, generate_text, passages
 from headwise.tasks.masked import MaskedLanguageModelling, MaskedRecipe
-from headwise.tasks.task import Each, Wish
+from headwise.tasks.task import PredictRequest
 
 LINES = ["open the file", "", "close the window and open it", "the end", "", "open the window"] * 9
 SIZES = {"embed_dim": 16, "num_heads": 4, "ffn_dim": 16, "layers": 1, "dropout": 0.0}
@@ -58,7 +58,7 @@ def test_texts_shorter_and_longer_than_a_window(make, plan, tokens, context):
         with torch.no_grad():
             expected -= model(input_ids=seen[None]).logits[0, -1].log_softmax(-1)[stream[target]]
     evaluation = task.recipe.evaluation.model_copy(update={"context": context})
-    (score,) = task.evaluate(model, "test", evaluation, Each()).scores
+    (score,) = task.evaluate(model, "test", evaluation).scores
     assert score.value == pytest.approx(math.exp(expected / tokens), rel=1e-4)
 
 
@@ -79,12 +79,12 @@ def test_passages_are_documents_or_lines_with_enough_words(words):
 
 def test_the_adaptive_softmax_is_scored_as_it_is_trained(make):
     task, model = make(model={**SIZES, "adaptive_cutoffs": [4, 8], "adaptive_factor": 2})
-    items, words = task.parts["test"], " ".join(LINES).split()
+    items, words = task.splits["test"], " ".join(LINES).split()
     with torch.no_grad():
         losses = [model(**task.collate([items[i]])).loss for i in range(len(items))]
     nats = sum(float(loss) * n for loss, n in zip(losses, items.lengths, strict=True))
     evaluation = task.recipe.evaluation.model_copy(update={"context": 0})
-    (score,) = task.evaluate(model, "test", evaluation, Each()).scores
+    (score,) = task.evaluate(model, "test", evaluation).scores
     expected = math.exp(nats / (len(words) + len(LINES)))
     assert score.value == pytest.approx(expected, rel=1e-4) and len(score.rows) == 19
 
@@ -99,7 +99,7 @@ def test_texts_depend_on_the_seed_and_do_not_disturb_other_draws(make):
     def write(prompts, **settings):
         drawn = task.recipe.evaluation.model_copy(update=settings)
         recipe = task.recipe.model_copy(update={"evaluation": drawn})
-        return [continued(model, task.tokenizer, prompt, recipe) for prompt in prompts]
+        return [generate_text(model, task.tokenizer, prompt, recipe) for prompt in prompts]
 
     before = torch.get_rng_state()
     prompts = ["", "open", "open the", "close the window and open", "the\nopen", "the end\n"]
@@ -116,7 +116,7 @@ def test_each_text_of_a_prompt_has_a_seed_of_its_own(make, tmp_path):
     task.save(tmp_path / "model")
 
     def predict(*texts, **wish):
-        wish = Wish(texts=texts, **wish)
+        wish = PredictRequest(texts=texts, **wish)
         return list(LanguageModelling.predict(tmp_path / "model", task.recipe, model, wish))
 
     texts = predict("the", "the\nopen", number=2)
@@ -135,22 +135,22 @@ def test_a_row_of_several_lines_is_a_document(make):
     expected = ["One.", "", "Two.", "", "Three.", "", "Four.", "Five.", ""]
     assert LanguageModelling.clean(rows, None, "train")["text"] == expected
     task, _ = make(MaskedLanguageModelling, test=["the", "", "", "the", "", "end"])
-    tokens = task.tokenizer.convert_ids_to_tokens(task.parts["test"].rows[0]["input_ids"])
+    tokens = task.tokenizer.convert_ids_to_tokens(task.splits["test"].rows[0]["input_ids"])
     assert tokens == ["<bos>", "the", "<eos>", "<eos>", "the", "<eos>"]  # one between documents
 
 
 def test_sequences_without_a_word_to_hide_are_left_out(make):
     lines = ["le chat voit un oiseau", "the end", "un chien aime un chat"]
     task, model = make(MaskedLanguageModelling, test=lines, evaluation={"draws": 3})
-    (row,) = task.evaluate(model, "test", task.recipe.evaluation, Each()).scores[0].rows
-    assert row[1] == 3 and len(task.parts["test"]) == 1
+    (row,) = task.evaluate(model, "test", task.recipe.evaluation).scores[0].rows
+    assert row[1] == 3 and len(task.splits["test"]) == 1
     with pytest.raises(DataError, match="the test part has no word that could be hidden"):
         make(MaskedLanguageModelling, test=lines[:1])
 
 
 def test_items_are_told_by_their_masks_and_blocks(make):
     changes = ({}, {"masking": {"seed": 2}}, {"block_length": 9}, {})
-    digests = [make(MaskedLanguageModelling, **each)[0].digest("test") for each in changes]
+    digests = [make(MaskedLanguageModelling, **each)[0].content_hash("test") for each in changes]
     assert digests[0] == digests[3] and len(set(digests)) == 3
 
 
@@ -160,7 +160,7 @@ def test_masks_are_filled_and_other_special_tokens_are_text(make, tmp_path):
     task.save(tmp_path / "model")
 
     def predict(*texts):
-        wish = Wish(texts=texts)
+        wish = PredictRequest(texts=texts)
         return list(MaskedLanguageModelling.predict(tmp_path / "model", task.recipe, model, wish))
 
     texts = ["the <mask> of <eos>", "<mask>", "open <mask> <pad> and <mask>"]

@@ -12,10 +12,9 @@ from scipy.stats import pearsonr, spearmanr
 from support.data_files import WORDS, row
 from support.road import Road, in_each_part, road, waves_of
 
-from headwise.tasks.bleu import scores_of
-from headwise.tasks.enhancing import pesq_score, si_sdr
 from headwise.tasks.scores import Score, resampled_scores
-from headwise.tasks.task import Each
+from headwise.tasks.speech import pesq_score, si_sdr
+from headwise.tasks.translation import bleu_and_chrf
 
 MODEL = {"embed_dim": 8, "num_heads": 2, "ffn_dim": 8, "layers": 1}
 
@@ -35,7 +34,7 @@ def network(own: Road) -> torch.nn.Module:
 
 
 def evaluated(own: Road, model: torch.nn.Module) -> dict[str, Score]:
-    found = own.task.evaluate(model, "test", own.recipe.evaluation, Each()).scores
+    found = own.task.evaluate(model, "test", own.recipe.evaluation).scores
     for score in found:
         again = Score.of(score.name, score.rows, score.statistic)
         assert score.value == pytest.approx(again.value)
@@ -66,7 +65,7 @@ def as_sacrebleu(made: list[str], references: list[str], options: dict, language
     """Asserts that scores and signatures are sacrebleu's; returns each score with its metric."""
     tokenize = {"zh": "zh", "ja": "char"}.get(language, "13a")
     metrics = BLEU(**{"tokenize": tokenize, **options}), CHRF()
-    found = list(zip(scores_of(made, references, options, language), metrics, strict=True))
+    found = list(zip(bleu_and_chrf(made, references, options, language), metrics, strict=True))
     for score, metric in found:
         assert score.value == metric.corpus_score(made, [references]).score
         assert score.note == str(metric.get_signature()) and len(score.rows) == len(made)

@@ -9,13 +9,12 @@ import soundfile
 import torch
 
 from headwise.data.load import DataError
-from headwise.data.sound import analyse, synthesise
+from headwise.data.sound import istft, speak, stft
 from headwise.data.utterances import Recordings
-from headwise.data.voices import speak
 from headwise.models.speech import SpeechEnhancer, SpeechEnhancerConfig
-from headwise.tasks import enhancing, speech
+from headwise.tasks import speech
 from headwise.tasks.speech import SpeechEnhancement, SpeechRecipe
-from headwise.tasks.task import Each, Wish
+from headwise.tasks.task import PredictRequest
 
 RATE, PARTS = 8_000, ("train", "validation", "test")
 SIZES = {"embed_dim": 8, "num_heads": 2, "ffn_dim": 8, "layers": 1, "front_channels": [8]}
@@ -55,12 +54,12 @@ def test_files_belong_together_by_a_group_in_their_names(tmp_path):
         write(tmp_path / "noisy" / f"{9 - index}_fileid_{index}.flac", wave / 2)
     part = {side: str(tmp_path / side) for side in ("noisy", "clean")}
     data = {"files": dict.fromkeys(PARTS, part), "pattern": "fileid_([0-9]+)"}
-    own = task(**data).parts["test"]
-    for noisy, clean in map(own.whole, range(3)):
+    own = task(**data).splits["test"]
+    for noisy, clean in map(own.piece_waves, range(3)):
         np.testing.assert_allclose(noisy, clean / 2, atol=1e-4)
     write(tmp_path / "clean" / "clean_fileid_1.wav", wave[:2000])
     with pytest.warns(match=r"8_fileid_1\.flac has 4,000 .* clean partner 2,000"):
-        assert len(task(**data).parts["test"]) == 2
+        assert len(task(**data).splits["test"]) == 2
 
 
 def test_bad_files_are_named_left_out_and_counted_and_others_read_once(words, monkeypatch):
@@ -71,15 +70,17 @@ def test_bad_files_are_named_left_out_and_counted_and_others_read_once(words, mo
     assert before.facts["train"]["left out"] == 1
     assert sum(before.facts[part]["rows"] for part in PARTS) == 24
     monkeypatch.setattr(speech, "read_channels", None)  # other noise does not read them again
-    assert task(**words, snr=[0, 5]).digest("test") == before.digest("test")
-    assert task(**words, snr=[9, 9], seconds=0.25).digest("test") != before.digest("test")
+    assert task(**words, snr=[0, 5]).content_hash("test") == before.content_hash("test")
+    assert task(**words, snr=[9, 9], seconds=0.25).content_hash("test") != before.content_hash(
+        "test"
+    )
 
 
 def test_a_package_that_is_missing_is_told(words, monkeypatch):
     monkeypatch.setitem(sys.modules, "pesq", None)
     own = task(**VOICES)
     with pytest.warns(UserWarning, match="SI-SDR alone"):
-        scores = own.evaluate(model(), "test", own.recipe.evaluation, Each()).scores
+        scores = own.evaluate(model(), "test", own.recipe.evaluation).scores
     assert {score.name[:6] for score in scores} == {"SI-SDR"}
     monkeypatch.setitem(sys.modules, "soundfile", None)
     with pytest.raises(DataError, match=r'soundfile .*: pip install "headwise\[speech\]"'):
@@ -89,7 +90,7 @@ def test_a_package_that_is_missing_is_told(words, monkeypatch):
 def test_an_utterance_is_of_one_speaker_and_babble_of_others(words, monkeypatch):
     own, talked, talk = task(**words, noise=["babble"]), [], Recordings.talk
     monkeypatch.setattr(Recordings, "talk", lambda *of: talked.append(of[2]) or talk(*of))
-    for part, items in own.parts.items():
+    for part, items in own.splits.items():
         seen = set()
         for index, piece in enumerate(items.rows):
             (speaker,) = {items.sounds.speakers[row] for row in piece["rows"]}
@@ -104,9 +105,9 @@ def test_long_recordings_are_scored_to_their_end_in_pieces(tmp_path):
     wave = speak(0, 0, 70, RATE)
     write(tmp_path / "long.wav", wave, subtype="FLOAT")
     part = {"noisy": str(tmp_path), "clean": str(tmp_path)}
-    own = task(files=dict.fromkeys(PARTS, part)).parts
+    own = task(files=dict.fromkeys(PARTS, part)).splits
     assert [len(own[part]) for part in ("train", "test")] == [141, 3]  # of 31 frames, and 30 s
-    assert np.array_equal(np.concatenate([own["test"].whole(i)[1] for i in range(3)]), wave)
+    assert np.array_equal(np.concatenate([own["test"].piece_waves(i)[1] for i in range(3)]), wave)
 
 
 def test_parts_have_noise_of_their_own(words, tmp_path):
@@ -117,7 +118,9 @@ def test_parts_have_noise_of_their_own(words, tmp_path):
     own = task(**words, **noise, tests=tests)
     names = [set(rows["name"]) for rows in own.noise.values()]
     assert all(names) and sum(map(len, names)) == len(set.union(*names)) == 6
-    rough = [np.std(np.diff(x - y)) / np.std(x - y) for x, y in [own.parts["brown"].whole(0)]]
+    rough = [
+        np.std(np.diff(x - y)) / np.std(x - y) for x, y in [own.splits["brown"].piece_waves(0)]
+    ]
     assert rough[0] < 0.3  # brown noise changes little from one sample to the next
 
 
@@ -129,10 +132,10 @@ def test_a_model_of_single_frames_does_not_notice_windows(window):
         own.front[0].convolution.weight[:, :, :2] = 0.0
         own.front[1].convolution.weight[:, :, :2] = 0.0
         own.decoder.layers[0].self_attention.out_proj.weight.zero_()
-        spectra = analyse(torch.tensor(noisy)[None], RATE)
+        spectra = stft(torch.tensor(noisy)[None], RATE)
         clean = (own(inputs=spectra.abs()).logits.exp() - own.config.floor).clamp(min=0)
-    expected = synthesise(torch.polar(clean, spectra.angle()), RATE)[0, : len(noisy)]
-    np.testing.assert_allclose(enhancing.enhance(own, noisy), expected, atol=1e-4)
+    expected = istft(torch.polar(clean, spectra.angle()), RATE)[0, : len(noisy)]
+    np.testing.assert_allclose(speech.enhance(own, noisy), expected, atol=1e-4)
 
 
 def test_enhanced_files_keep_rate_channels_and_length_and_take_no_place(tmp_path):
@@ -140,7 +143,7 @@ def test_enhanced_files_keep_rate_channels_and_length_and_take_no_place(tmp_path
     paths = [tmp_path / "a.wav", tmp_path / "b.flac"]
     write(paths[0], 0.1 * draw.standard_normal(30_001), 44_100)
     write(paths[1], 0.1 * draw.standard_normal((30_001, 2)))
-    wish = Wish(inputs=[str(path) for path in paths])
+    wish = PredictRequest(inputs=[str(path) for path in paths])
     told = list(SpeechEnhancement.predict(tmp_path, recipe, model(window=40), wish))
     made = [path.with_stem(f"{path.stem}-enhanced") for path in paths]
     assert told == [f"written: {path}" for path in made]
@@ -148,5 +151,5 @@ def test_enhanced_files_keep_rate_channels_and_length_and_take_no_place(tmp_path
         for name in ("samplerate", "channels", "frames"):
             assert getattr(before, name) == getattr(after, name)
     with pytest.raises(ValueError, match="expected another one than"):
-        wish = Wish(inputs=[str(paths[0])], output=paths[0])
+        wish = PredictRequest(inputs=[str(paths[0])], output=paths[0])
         list(SpeechEnhancement.predict(tmp_path, recipe, model(), wish))

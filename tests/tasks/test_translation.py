@@ -5,13 +5,11 @@ import torch
 from support.road import in_each_part, road
 from transformers import GenerationConfig
 
-from headwise.data import builtin
 from headwise.data.load import DataError
 from headwise.models.for_tasks import Seq2SeqLM
 from headwise.tasks import translation
-from headwise.tasks.bleu import scores_of, split_compounds
-from headwise.tasks.task import Each, Wish
-from headwise.tasks.translation import TranslationEvaluation
+from headwise.tasks.task import PredictRequest
+from headwise.tasks.translation import TranslationEvaluation, bleu_and_chrf, split_compounds
 
 PAIRS = [(f"open the file {n}", f"ouvrir le fichier {n}") for n in ("one", "two", "three")] * 4
 TEXTS = ["open the file", "", "it", "close the window and open the file", " \t", "it", "the"]
@@ -50,7 +48,7 @@ def calls(monkeypatch):
 
 def translated(own, model, texts, evaluation=SHORT):
     both = own.task.source, own.task.target
-    return translation.translate(model, *both, texts, evaluation, Each())
+    return translation.translate(model, *both, texts, evaluation)
 
 
 # --- search -----------------------------------------------------------------------------------
@@ -68,7 +66,9 @@ def test_batches_stay_within_the_budget_over_all_beams(own, model, calls, monkey
     whole = translated(own, model, TEXTS)
     longest = calls[0]["input_ids"].size(1)
     assert len(calls) == 1 and len(calls[0]["input_ids"]) == 4  # different texts that are not empty
-    monkeypatch.setattr(translation, "_AT_ONCE", 2 * 2 * longest)  # beams, and texts of a batch
+    monkeypatch.setattr(
+        translation, "_SEARCH_TOKENS", 2 * 2 * longest
+    )  # beams, and texts of a batch
     assert translated(own, model, TEXTS) == whole and len(calls) > 2
     assert all(call["input_ids"].numel() <= 2 * longest for call in calls[1:])
 
@@ -99,7 +99,9 @@ def test_separate_vocabularies_are_not_mixed_up(tmp_path):
     own.task.save(tmp_path)
     evaluation = TranslationEvaluation(max_length_extra=2)
     recipe = own.recipe.model_copy(update={"evaluation": evaluation})
-    found = list(own.task.predict(tmp_path, recipe, network, Wish(texts=["open\nit", ""])))
+    found = list(
+        own.task.predict(tmp_path, recipe, network, PredictRequest(texts=["open\nit", ""]))
+    )
     number = 2 + len(own.task.source("open it")["input_ids"])
     assert found == [own.task.target.decode([last] * number).strip(), ""]
 
@@ -110,7 +112,7 @@ def test_separate_vocabularies_are_not_mixed_up(tmp_path):
 def test_compounds_are_split_on_both_sides_after_tokenising():
     """Half a compound right counts: 7 of 8 pieces, 5 of 7 pairs, 4 of 6 triples, 3 of 5 fours."""
     bleu = {"smooth_method": "none", "force": True, "split_compounds": True}
-    score, _ = scores_of(["a b c d Hund-Katze."], ["a b c d Hund-Maus."], bleu)
+    score, _ = bleu_and_chrf(["a b c d Hund-Katze."], ["a b c d Hund-Maus."], bleu)
     assert score.value == pytest.approx(100 * (7 / 8 * 5 / 7 * 4 / 6 * 3 / 5) ** (1 / 4))
     assert "tok:13a+compound-split|smooth:none" in score.note
     assert split_compounds("- a -b c- 1-2-3") == "- a -b c- 1 ##AT##-##AT## 2-3"
@@ -118,7 +120,7 @@ def test_compounds_are_split_on_both_sides_after_tokenising():
 
 def test_what_sacrebleu_lacks_is_told_before_training():
     for language, tokenizer in (("zh_CN", "zh"), ("ja", "char"), ("fr", "13a"), (None, "13a")):
-        assert f"tok:{tokenizer}|" in scores_of(["a"], ["a"], {}, language)[0].note
+        assert f"tok:{tokenizer}|" in bleu_and_chrf(["a"], ["a"], {}, language)[0].note
     with pytest.raises(ValueError, match=r"(?s)'ko-mecab'.*pip install"):
         pairs(evaluation={"bleu": {"tokenize": "ko-mecab"}})
     with pytest.raises(ValueError, match=r"evaluation.bleu is .*unexpected.*'case'"):
@@ -135,13 +137,3 @@ def test_only_pairs_to_train_on_are_filtered():
     assert own.rows("test") == [*long, ("a b", "c")]
     with pytest.raises(DataError, match=r"holds \[1\], expected one of texts"):
         own.task.clean({"source": [[1]], "target": ["a"]}, own.recipe.data, "train")
-
-
-@pytest.mark.parametrize("language", ["fr", "de", "zh-CN"])
-def test_interface_strings_are_translated_and_clean(language):
-    rows = builtin.interface_strings(language)["train"][:]
-    found = list(zip(rows["source"], rows["target"], strict=True))
-    assert 800 < len(found) == len(set(found))
-    assert not any(source == target for source, target in found)
-    for text in (*rows["source"], *rows["target"]):
-        assert text == " ".join(text.split()) != "" and "\x04" not in text

@@ -1,7 +1,7 @@
-"""Data that are there once headwise is installed: real, small, and read without a network.
+"""Data that are installed with headwise: real, small, and read without a network.
 
-A function is named by `data.path`, gets `data.options`, and returns the rows of `train`. The rows
-depend on the release of Python or of the packages that they come from, which decides the cache.
+A recipe names a function by `data.path` and its arguments by `data.options`; it returns the rows of
+the split `train`, which depend on the release of Python or of the packages that have the data.
 """
 
 import ast
@@ -19,39 +19,43 @@ import datasets
 import numpy as np
 from PIL import Image
 
-from headwise.data.load import DataError, Row, generated, stamp
-from headwise.data.settings import PARTS
+from headwise.data.load import DataError, Row, file_signature, from_generator
+from headwise.data.settings import SPLITS
 from headwise.messages import expected_one_of, shown
 
-# --- running text: a blank row divides two documents --------------------------------------------
+# --- running text: a blank row separates two documents ------------------------------------------
 
 
 def pydoc_topics() -> dict[str, datasets.Dataset]:
-    """Returns the English of `pydoc_data.topics`, part of Python: the text of `help("with")`.
+    """Returns `pydoc_data.topics`, the English text of Python's `help("with")`.
 
-    A topic is a page of Python's reference manual, and a document; a row is a sentence. Topics are
-    in the order of a hash, so that the held-out end is not all about words with one first letter.
+    A topic, a page of Python's reference manual, is a document; a row is a sentence. Topics are in
+    the order of a hash, so that the held-out end has topics of all letters.
     """
-    return {"train": generated(_pydoc_topics, version=platform.python_version())}
+    return {"train": from_generator(_pydoc_topics, version=platform.python_version())}
 
 
 def package_docs(packages: Sequence[str] = ("scipy",)) -> dict[str, datasets.Dataset]:
     """Returns the docstrings of installed packages as running text.
 
-    A docstring of 20 words or more is a document, and a row one of its lines. They are in the order
-    of a hash: the held-out end of the text must not be one module of its own.
+    A docstring of 20 words or more is a document; a row is one of its lines. Docstrings are in the
+    order of a hash, so that the held-out end has docstrings of all modules.
 
     Args:
         packages: names of packages, as they are imported.
     """
-    return {"train": generated(_package_docs, packages=packages, stamps=stamps_of(packages))}
+    return {
+        "train": from_generator(
+            _package_docs, packages=packages, signature=package_signature(packages)
+        )
+    }
 
 
 def _pydoc_topics(**_: object) -> Iterator[Row]:
     from pydoc_data.topics import topics
 
     seen = {""}
-    for name in sorted(topics, key=_place):
+    for name in sorted(topics, key=_order):
         sentences = []
         for paragraph in map(prose_of, re.split(r"\n\s*\n", topics[name].strip())):
             if paragraph not in seen:
@@ -62,7 +66,7 @@ def _pydoc_topics(**_: object) -> Iterator[Row]:
 
 def _package_docs(packages: Sequence[str], **_: object) -> Iterator[Row]:
     texts = {text for package in packages for text in docstrings_of(package)}
-    for text in sorted(texts, key=_place):
+    for text in sorted(texts, key=_order):
         if len(text.split()) >= 20:
             yield from _document(text.split("\n"))
 
@@ -72,7 +76,7 @@ def _document(lines: Sequence[str]) -> Iterator[Row]:
     yield from ({"text": line} for line in (*lines, "") if lines)
 
 
-def _place(text: str) -> bytes:
+def _order(text: str) -> bytes:
     return hashlib.sha256(text.encode()).digest()
 
 
@@ -85,9 +89,9 @@ _SENTENCE_ENDS = re.compile(
 
 
 def prose_of(block: str) -> str:
-    """Returns a block between blank lines as one line if it is prose, else an empty text.
+    """Returns a block of prose as one line, and an empty text for any other block.
 
-    Headings, signatures, grammars, code, tables and labels ("Note:") are none.
+    Headings, signatures, grammars, code, tables and labels ("Note:") are not prose.
     """
     bullet = _BULLET.match(block)
     first, *others = block[bullet.end() if bullet else 0 :].split("\n")
@@ -108,7 +112,7 @@ def prose_of(block: str) -> str:
 
 
 def sentences_of(paragraph: str) -> list[str]:
-    """Divides English prose into sentences, at `.`, `!` or `?` before a capital or a quote.
+    """Splits English prose into sentences, at `.`, `!` or `?` before a capital or a quote.
 
     >>> sentences_of('It is true. "None" is false, i.e. no value (see e.g. Python). So be it!')
     ['It is true.', '"None" is false, i.e. no value (see e.g. Python).', 'So be it!']
@@ -123,35 +127,39 @@ DOCUMENTED = ("huggingface_hub", "matplotlib", "networkx", "numpy", "pandas")
 
 
 def docstrings(packages: Sequence[str] = DOCUMENTED) -> dict[str, datasets.Dataset]:
-    """Returns the first paragraphs of docstrings; the label is the package in which they are.
+    """Returns the first paragraphs of docstrings, with the name of the package as their label.
 
-    Each package gives as many as the one with the fewest. What two packages have is left out.
+    All packages have the same number of rows. A paragraph that two packages have is left out.
 
     Args:
         packages: names of packages, as they are imported.
     """
-    return {"train": generated(_docstrings, packages=packages, stamps=stamps_of(packages))}
+    return {
+        "train": from_generator(
+            _docstrings, packages=packages, signature=package_signature(packages)
+        )
+    }
 
 
 def _docstrings(packages: Sequence[str], **_: object) -> Iterator[Row]:
     found = {package: paragraphs_of(package) for package in packages}
     times = Counter(text for texts in found.values() for text in texts)
-    alone = {name: [x for x in texts if times[x] == 1] for name, texts in found.items()}
-    number = min(map(len, alone.values()))
-    for package, texts in alone.items():
-        # Another hash than that of the text alone, which decides its part.
-        for text in sorted(texts, key=lambda text: _place(f"{package} {text}"))[:number]:
+    unique = {name: [x for x in texts if times[x] == 1] for name, texts in found.items()}
+    number = min(map(len, unique.values()))
+    for package, texts in unique.items():
+        # The hash of the text alone decides its split.
+        for text in sorted(texts, key=lambda text: _order(f"{package} {text}"))[:number]:
             yield {"text": text, "label": package}
 
 
 def paragraphs_of(package: str) -> list[str]:
-    """Returns the first paragraphs of docstrings that have 4 to 40 words, each once, as lines."""
+    """Returns the different first paragraphs of docstrings that have 4 to 40 words, in one line."""
     texts = (" ".join(text.split("\n\n")[0].split()) for text in docstrings_of(package))
     return list(dict.fromkeys(text for text in texts if 4 <= len(text.split()) <= 40))
 
 
 def docstrings_of(package: str) -> list[str]:
-    """Returns the docstrings of a package's functions and classes, file by file."""
+    """Returns the docstrings of the functions and classes of a package, file by file."""
     found = []
     for file in _modules(package):
         try:
@@ -161,18 +169,20 @@ def docstrings_of(package: str) -> list[str]:
         kinds = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
         nodes = (node for node in ast.walk(tree) if isinstance(node, kinds))
         texts = filter(None, map(ast.get_docstring, nodes))
-        found += [text for text in texts if not re.search("[\ud800-\udfff]", text)]  # no Unicode
+        found += [
+            text for text in texts if not re.search("[\ud800-\udfff]", text)
+        ]  # lone surrogates
     return found
 
 
-def stamps_of(packages: Sequence[str]) -> str:
-    """Returns what tells the files of packages from others, and from what they were before."""
-    marks = [stamp(str(file)) for package in packages for file in _modules(package)]
-    return hashlib.sha256("\n".join([platform.python_version(), *marks]).encode()).hexdigest()
+def package_signature(packages: Sequence[str]) -> str:
+    """Returns a hash of the sizes and the times of change of packages' files, for the cache."""
+    files = [file_signature(str(file)) for package in packages for file in _modules(package)]
+    return hashlib.sha256("\n".join([platform.python_version(), *files]).encode()).hexdigest()
 
 
 def _modules(package: str) -> list[Path]:
-    """Returns the source files of a package, without its modules of tests."""
+    """Returns the source files of a package, without those of its tests."""
     try:
         folder = Path(find_spec(package).submodule_search_locations[0])  # type: ignore
     except (ImportError, AttributeError, TypeError):
@@ -193,12 +203,12 @@ _LOCALES = {"fr": "fr_FR", "de": "de_DE", "zh-CN": "zh_CN"}
 def interface_strings(language: str = "fr") -> dict[str, datasets.Dataset]:
     """Returns English interface strings of JupyterLab and their translations.
 
-    They stand in its language packs, packages with a gettext catalogue for each extension.
-    Accelerators (`&File`) and placeholders (`%1`) stay; text that is not translated, and repeated
-    pairs are left out.
+    The strings come from JupyterLab's language packs, which have a gettext catalogue for each
+    extension. Accelerators (`&File`) and placeholders (`%1`) are kept; untranslated strings and
+    repeated pairs are left out.
 
     Args:
-        language: language into which English is translated, `fr`, `de` or `zh-CN`.
+        language: the language of the translations, `fr`, `de` or `zh-CN`.
     """
     if language not in _LOCALES:
         raise DataError(
@@ -209,7 +219,7 @@ def interface_strings(language: str = "fr") -> dict[str, datasets.Dataset]:
         version = metadata.version(f"jupyterlab_language_pack_{locale}")
     except metadata.PackageNotFoundError as error:
         raise DataError(f'{error}: pip install "headwise[demo]"') from None
-    return {"train": generated(_interface_strings, locale=locale, version=version)}
+    return {"train": from_generator(_interface_strings, locale=locale, version=version)}
 
 
 def _interface_strings(locale: str, **_: object) -> Iterator[Row]:
@@ -223,12 +233,11 @@ def _interface_strings(locale: str, **_: object) -> Iterator[Row]:
             # gettext looks messages up one by one; this attribute is its only list of all of them.
             messages = vars(gettext.GNUTranslations(file))["_catalog"]
         for key, translation in messages.items():
-            # A key is the English, or with plurals the English singular and the number of a form.
+            # A key is the English text, or the English singular and the number of a plural form.
             text, form = key if isinstance(key, tuple) else (key, 0)
-            text = text.rpartition("\x04")[2]  # behind a note to translators on where it stands
-            # Layout is not language.
+            text = text.rpartition("\x04")[2]  # without gettext's context
             pair = " ".join(text.split()), " ".join(translation.split())
-            # The header has an empty text.
+            # The header of a catalogue has an empty text.
             if text and form == 0 and pair[0] != pair[1] and pair not in seen:
                 seen.add(pair)
                 yield {"source": pair[0], "target": pair[1]}
@@ -239,20 +248,23 @@ def _interface_strings(locale: str, **_: object) -> Iterator[Row]:
 
 def digits() -> dict[str, datasets.Dataset]:
     """Returns the 1,797 handwritten digits of scikit-learn, 8×8 pixels in 17 levels of grey."""
-    return {"train": generated(_digits, version=metadata.version("scikit-learn"))}
+    return {"train": from_generator(_digits, version=metadata.version("scikit-learn"))}
 
 
 def photographs(patch: int = 16) -> dict[str, datasets.Dataset]:
     """Returns square patches of the two sample photographs of scikit-learn, a temple and a flower.
 
-    All patches of a region, three patches wide and high, are in one part. Training patches overlap
-    by half; those of the other parts do not, since statistical tests take them as independent.
+    All patches of a region, three patches wide and high, are in one split. Training patches overlap
+    by half. Those of the other splits do not, since tests of significance need independent items.
 
     Args:
         patch: height and width of a patch in pixels.
     """
     version = metadata.version("scikit-learn")
-    return {part: generated(_patches, patch=patch, part=part, version=version) for part in PARTS}
+    return {
+        split: from_generator(_patches, patch=patch, split=split, version=version)
+        for split in SPLITS
+    }
 
 
 def _digits(**_: object) -> Iterator[Row]:
@@ -262,7 +274,7 @@ def _digits(**_: object) -> Iterator[Row]:
         yield {"image": Image.fromarray(np.round(digit * (255 / 16)).astype(np.uint8))}
 
 
-def _patches(patch: int, part: str, **_: object) -> Iterator[Row]:
+def _patches(patch: int, split: str, **_: object) -> Iterator[Row]:
     from sklearn.datasets import load_sample_images
 
     side = 3 * patch
@@ -270,9 +282,9 @@ def _patches(patch: int, part: str, **_: object) -> Iterator[Row]:
     order = np.random.default_rng(1).permutation(len(regions))
     tenth = max(1, len(regions) // 10)
     validation, test, train = np.split(order, [tenth, 2 * tenth])
-    chosen = {"train": train, "validation": validation, "test": test}[part]
+    chosen = {"train": train, "validation": validation, "test": test}[split]
     for region in regions[chosen]:
-        for square in _squares(region, patch, max(1, patch // 2) if part == "train" else patch):
+        for square in _squares(region, patch, max(1, patch // 2) if split == "train" else patch):
             yield {"image": Image.fromarray(square)}
 
 

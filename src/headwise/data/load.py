@@ -1,13 +1,13 @@
-"""Reads the rows of data: from files, a dataset of the hub, or data that are there once installed.
+"""Reads rows from files, from a dataset of the hub, or from a generator.
 
-Whatever the source, rows are a `datasets.Dataset`, of which `picked` takes the columns of a task.
+Rows of every source are a `datasets.Dataset`; `pick_columns` takes the columns of a task from it.
 """
 
 import csv
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import zip_longest
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, ClassVar
 
 import datasets
 import fsspec
@@ -15,102 +15,121 @@ import fsspec
 from headwise.data.settings import Data, Files, files_of
 from headwise.messages import did_you_mean, expected_one_of, how_to_convert
 
-if TYPE_CHECKING:
-    from headwise.tasks.task import Task
-
-# Raised when reading or encoding changes, so that what is in the cache is made anew.
+# To be raised when reading or encoding changes, so that cached rows are made anew.
 FORMAT = 1
 Row = dict[str, Any]
 Columns = dict[str, Any]  # name of a column to its values
-Names = Mapping[str, str | None]  # of columns: that of a task to that in the data
-_READ_AS = {".csv": "table", ".tsv": "table", ".parquet": "parquet"}
-_READ_AS |= dict.fromkeys((".json", ".jsonl", ".ndjson"), "json")
-_PACKED = (".gz", ".bz2", ".xz", ".zst")
+Names = Mapping[str, str | None]  # the task's name of a column to its name in the data
+_READERS = {".csv": "table", ".tsv": "table", ".parquet": "parquet"}
+_READERS |= dict.fromkeys((".json", ".jsonl", ".ndjson"), "json")
+_COMPRESSED = (".gz", ".bz2", ".xz", ".zst")
 
 
 class DataError(ValueError):
-    """Data that cannot be read, or cannot be used as they are; the message says how to mend it."""
+    """Data that cannot be read or used; the message says how to mend them."""
 
 
-def load(data: Data, part: str, task: "type[Task]") -> datasets.Dataset:
-    """Returns the rows of a part as they are read, with those columns that a task takes.
+class TaskData:
+    """The columns of a task, and the rows that it uses: the base of `headwise.tasks.task.Task`."""
+
+    name: ClassVar[str]
+    # Functions that return data that are installed: their rows of `train`, or of all splits.
+    built_in: ClassVar[Mapping[str, Callable[..., dict[str, datasets.Dataset]]]] = {}
+    # The columns of rows and their usual names in data; None for one that data need not have.
+    columns: ClassVar[Names]
+    # The column whose hash decides the split of a row; None: the end of the text is held out.
+    key: ClassVar[str | None] = None
+    rows_at_once: ClassVar[int] = 1000  # the number of rows in a call of `clean`
+    clean_features: ClassVar[datasets.Features | None] = None  # the types that `clean` returns
+    # The keys of data on which `clean` depends; by default all, so that any change reads anew.
+    clean_keys: ClassVar[set[str] | None] = None
+
+    @staticmethod
+    def read_files(files: Files, data: Data) -> datasets.Dataset:
+        """Returns the rows of the files of a split."""
+        return from_files(files, data)
+
+    @classmethod
+    def clean(cls, columns: Columns, data: Any, split: str) -> Columns:
+        """Returns the rows that the task uses, of some rows of a split."""
+        return columns
+
+
+def load(data: Data, split: str, task: type[TaskData]) -> datasets.Dataset:
+    """Returns the rows of a split, with the columns that a task needs.
 
     Raises:
         DataError: the data cannot be read, or lack a column.
     """
-    files = data.files.get(part)
-    rows = undecoded(from_hub(data, part, task) if files is None else task.read_files(files, data))
-    names = names_of(data, part, task)
+    files = data.files.get(split)
+    rows = from_hub(data, split, task) if files is None else task.read_files(files, data)
+    rows, names = keep_encoded(rows), column_names(data, split, task)
     try:
-        picked(rows[:0], names, rows.features)
+        pick_columns(rows[:0], names, rows.features)
     except DataError as error:
-        where = data.path if files is None else ", ".join(files_of(files))
-        raise DataError(f"{where}: {error}") from None
-    taken = {first for name in names.values() if name for first in (name, name.split(".")[0])}
-    return rows.select_columns([name for name in rows.column_names if name in taken])
+        source = data.path if files is None else ", ".join(files_of(files))
+        raise DataError(f"{source}: {error}") from None
+    needed = {first for name in names.values() if name for first in (name, name.split(".")[0])}
+    return rows.select_columns([name for name in rows.column_names if name in needed])
 
 
-def names_of(data: Data, part: str, task: "type[Task]") -> Names:
-    """Returns what `picked` takes of the rows of a part; nothing of those made for a task."""
-    is_made = data.path in task.built_in and part not in data.files
-    return {} if is_made else {**task.columns, **data.columns}
+def column_names(data: Data, split: str, task: type[TaskData]) -> Names:
+    """Returns the names of a task's columns in the data; empty for data that are installed."""
+    is_built_in = data.path in task.built_in and split not in data.files
+    return {} if is_built_in else {**task.columns, **data.columns}
 
 
-def from_hub(data: Data, part: str, task: "type[Task]", *, streaming: bool = False) -> Any:
+def from_hub(data: Data, split: str, task: type[TaskData], *, streaming: bool = False) -> Any:
     """Returns a split of a dataset of the hub, or of a folder."""
-    split = data.split.get(part) or part
+    name, options = data.split.get(split) or split, {**data.options, "streaming": streaming}
     try:
         return datasets.load_dataset(
-            data.path,
-            data.name,
-            split=split,
-            revision=data.revision,
-            streaming=streaming,
-            **data.options,
+            data.path, data.name, split=name, revision=data.revision, **options
         )
     except Exception as error:
         raise DataError(
-            f"data.path is {data.path!r}, whose split {split!r} cannot be read "
-            f"({reason_of(error)}): give the name of a dataset on the Hugging Face hub, a folder "
+            f"data.path is {data.path!r}, whose split {name!r} cannot be read "
+            f"({_reason(error)}): give the name of a dataset on the Hugging Face hub, a folder "
             f"that holds one, or data that are installed, {', '.join(task.built_in)}"
             f"{did_you_mean(data.path, task.built_in)}; name another split with "
-            f"data.split.{part}=..., or have a share of the training data with null"
+            f"data.split.{split}=..., or have a share of the training data with null"
         ) from error
 
 
-def reason_of(error: Exception) -> str:
-    """What `datasets` says in one line; of a file that it cannot parse, the cause says more."""
+def _reason(error: Exception) -> str:
+    """Returns an error of `datasets` and its cause in one line."""
     return " ".join(f"{error} {error.__cause__ or ''}".split()).rstrip(".")
 
 
-def undecoded(rows: Any) -> Any:
-    """Returns rows with images and sounds as files: we decode them, and name those that are bad."""
-    for name, of in (rows.features or {}).items():
-        if isinstance(of, datasets.Image | datasets.Audio):
-            rows = rows.cast_column(name, type(of)(decode=False))
+def keep_encoded(rows: Any) -> Any:
+    """Returns rows whose images and sounds stay files: tasks decode them, and name bad ones."""
+    for name, kind in (rows.features or {}).items():
+        if isinstance(kind, datasets.Image | datasets.Audio):
+            rows = rows.cast_column(name, type(kind)(decode=False))
     return rows
 
 
-def picked(columns: Columns, names: Names, kinds: Mapping[str, Any]) -> Columns:
-    """Returns the columns of a task, under their names; classes by name in place of number.
+def pick_columns(columns: Columns, names: Names, kinds: Mapping[str, Any]) -> Columns:
+    """Returns the columns of a task under the task's names; numbers of classes become names.
 
     Args:
-        columns: some rows as they were read.
-        names: each column of the task and its name in the data, with dots inside records; None
-            for a column that the data need not have.
-        kinds: the features of the data; or a row, where these are not known.
+        columns: the columns of some rows.
+        names: the name of each column in the data, with dots inside records; None for a column that
+            the data need not have.
+        kinds: the features of the data; or a row, where the features are not known.
 
     Raises:
         DataError: the data lack a column.
 
-    >>> picked({"texts": [{"en": "a"}, {"en": "b"}]}, {"source": "texts.en"}, {"texts": {"en": ""}})
+    >>> rows = {"texts": [{"en": "a"}, {"en": "b"}]}
+    >>> pick_columns(rows, {"source": "texts.en"}, {"texts": {"en": ""}})
     {'source': ['a', 'b']}
     """
-    known, found = dict(_flat(kinds)), {}
+    known, picked = dict(_flatten(kinds)), {}
     for ours, name in names.items():
         if name is None:
             continue
-        # What a task has read itself may be records, such as a sound with its path.
+        # A column that a task has read itself may hold records, such as a sound with its path.
         if name not in known and not (name == ours and name in kinds):
             raise DataError(
                 f"the data have no column {name!r}, {expected_one_of(name, known)}; name it with "
@@ -120,35 +139,35 @@ def picked(columns: Columns, names: Names, kinds: Mapping[str, Any]) -> Columns:
         values, kind = columns[first], known.get(name)
         for key in inner:
             values = [None if record is None else record[key] for record in values]
-        if isinstance(kind, datasets.ClassLabel):  # of a test set on the hub, -1 stands for none
+        if isinstance(kind, datasets.ClassLabel):  # -1 is no label, as in test sets on the hub
             values = [None if x is None or x < 0 else kind.names[x] for x in values]
-        found[ours] = values
-    return found
+        picked[ours] = values
+    return picked
 
 
-def _flat(kinds: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Yields the names of columns, with dots inside records, and what each of them is."""
+def _flatten(kinds: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Yields the name of each column, with dots inside records, and its feature."""
     for name, kind in kinds.items():
         inner = kind.flatten() if isinstance(kind, datasets.Translation) else kind
         if isinstance(inner, Mapping):
-            yield from _flat(inner, f"{prefix}{name}.")
+            yield from _flatten(inner, f"{prefix}{name}.")
         else:
             yield f"{prefix}{name}", kind
 
 
-def generated(generator: Callable[..., Iterator[Row]], **options: Any) -> datasets.Dataset:
-    """Returns the rows of a generator, which are made once and kept in the cache of `datasets`.
+def from_generator(generator: Callable[..., Iterator[Row]], **options: Any) -> datasets.Dataset:
+    """Returns the rows of a generator, which `datasets` caches.
 
     Args:
-        generator: a function of a module, called with the options.
-        options: all on which its rows depend, also what it does not read, such as the version of
-            a package or the stamp of a file; so it takes `**_`.
+        generator: a function of a module, which is called with the options.
+        options: all on which its rows depend, also those that it does not read, such as the version
+            of a package or the signature of a file; so it takes `**_`.
     """
-    # Lists would be taken for what may be divided among processes.
+    # `datasets` would divide lists among its processes.
     fixed = {name: tuple(x) if isinstance(x, list) else x for name, x in options.items()}
     try:
         rows = datasets.Dataset.from_generator(generator, gen_kwargs={**fixed, "format": FORMAT})
-        return undecoded(rows)
+        return keep_encoded(rows)
     except datasets.exceptions.DatasetGenerationError as error:
         if isinstance(error.__cause__, DataError):
             raise error.__cause__ from None
@@ -161,15 +180,15 @@ def generated(generator: Callable[..., Iterator[Row]], **options: Any) -> datase
 
 
 def from_files(files: Files, data: Data) -> datasets.Dataset:
-    """Returns the rows of the files of a part: a file, several of them, or one for each column."""
+    """Returns the rows of the files of a split: one file, several, or one for each column."""
     shards, paths = shards_of(files), files_of(files)
-    if (kind := _kind(shards[0])) in ("json", "parquet"):
+    if (kind := _reader(shards[0])) in ("json", "parquet"):
         try:
             return datasets.load_dataset(kind, data_files=paths, split="train", **data.options)
         except Exception as error:
-            told = f"{', '.join(paths)} cannot be read: {reason_of(error)}"
-            raise DataError(told) from error
-    return generated(_rows, shards=shards, stamps=[stamp(path) for path in paths])
+            message = f"{', '.join(paths)} cannot be read: {_reason(error)}"
+            raise DataError(message) from error
+    return from_generator(_rows, shards=shards, signatures=list(map(file_signature, paths)))
 
 
 def shards_of(files: Files) -> list[dict[str, str]]:
@@ -179,27 +198,27 @@ def shards_of(files: Files) -> list[dict[str, str]]:
     """
     if not isinstance(files, Mapping):
         return [{"": path} for path in files_of(files)]
-    columns = [files_of(given) for given in files.values()]
+    columns = [files_of(paths) for paths in files.values()]
     if len(set(map(len, columns))) > 1:
         raise DataError(
             f"the columns {', '.join(files)} have different numbers of files, expected equal "
             f"ones: file n of one belongs to file n of the other"
         )
-    return [dict(zip(files, each, strict=True)) for each in zip(*columns, strict=True)]
+    return [dict(zip(files, paths, strict=True)) for paths in zip(*columns, strict=True)]
 
 
-def stamp(path: str) -> str:
-    """Returns what tells a file from others, and from what stood at its path before."""
+def file_signature(path: str) -> str:
+    """Returns the path of a file with its size and time of change, by which a cache knows it."""
     try:
         files, _, (found,) = fsspec.get_fs_token_paths(path)
-        known = files.info(found)
+        info = files.info(found)
     except (OSError, ValueError) as error:
         raise DataError(
             f"there is no file {path} ({type(error).__name__}). If the data have moved, say where "
-            f"they are with --set data.files.PART=..."
+            f"they are with --set data.files.SPLIT=..."
         ) from error
-    marks = [known.get(key) for key in ("size", "mtime", "ETag", "LastModified")]
-    return f"{path} {marks}"
+    known = [info.get(key) for key in ("size", "mtime", "ETag", "LastModified")]
+    return f"{path} {known}"
 
 
 def _rows(shards: Sequence[Mapping[str, str]], **_: Any) -> Iterator[Row]:
@@ -208,13 +227,13 @@ def _rows(shards: Sequence[Mapping[str, str]], **_: Any) -> Iterator[Row]:
 
 
 def rows_of_shard(shard: Mapping[str, str]) -> Iterator[Row]:
-    """Yields the rows of a file, or of files of which each is a column.
+    """Yields the rows of one file, or of several files that are a column each.
 
     Raises:
         DataError: a file is not UTF-8, or files have unequal numbers of lines; the message names
             the file and the line.
     """
-    if (kind := _kind(shard)) == "table":
+    if (kind := _reader(shard)) == "table":
         yield from _table(shard[""])
         return
     if kind != "text":
@@ -225,9 +244,9 @@ def rows_of_shard(shard: Mapping[str, str]) -> Iterator[Row]:
         if None in row:
             rest = (sum(1 for _ in column) for column in columns.values())
             counts = [number - (x is None) + more for x, more in zip(row, rest, strict=True)]
-            told = (f"{path} has {n:,}" for path, n in zip(shard.values(), counts, strict=True))
+            sizes = (f"{path} has {n:,}" for path, n in zip(shard.values(), counts, strict=True))
             raise DataError(
-                f"{' and '.join(told)} lines, expected equal numbers: line n of one belongs to "
+                f"{' and '.join(sizes)} lines, expected equal numbers: line n of one belongs to "
                 f"line n of the other; look for a line that was lost or broken in two"
             )
         yield dict(zip(columns, row, strict=True))
@@ -236,8 +255,8 @@ def rows_of_shard(shard: Mapping[str, str]) -> Iterator[Row]:
 def lines(path: str) -> Iterator[str]:
     r"""Yields the lines of a text file in UTF-8, which may be compressed, without line ends.
 
-    Only `\n` and `\r\n` end a line: other characters that Unicode calls line breaks occur inside
-    sentences of web text, and a reader that divides there shifts one side of a parallel corpus.
+    Only `\n` and `\r\n` end a line. Web text has other line breaks of Unicode inside sentences, and
+    a reader that splits lines there shifts one side of a parallel corpus.
     """
     number = 0
     try:
@@ -255,14 +274,14 @@ def lines(path: str) -> Iterator[str]:
 
 
 def _table(path: str) -> Iterator[Row]:
-    """Yields the rows of a table whose first line names the columns; all values are text.
+    """Yields the rows of a table whose first line names the columns; all values are texts.
 
-    In .csv, fields may be quoted, and have line breaks then; .tsv knows no quotes.
+    The fields of a .csv may be quoted and hold line breaks; a .tsv has no quotes.
     """
     is_tsv = _suffix(path) == ".tsv"
-    found = lines(path)
-    reader = csv.reader((f"{line}\n" for line in found), strict=True)
-    rows: Iterable[list[str]] = (line.split("\t") for line in found) if is_tsv else reader
+    text = lines(path)
+    reader = csv.reader((f"{line}\n" for line in text), strict=True)
+    rows: Iterable[list[str]] = (line.split("\t") for line in text) if is_tsv else reader
     header: list[str] = []
     try:
         for number, row in enumerate(rows, start=1):
@@ -281,13 +300,13 @@ def _table(path: str) -> Iterator[Row]:
         raise DataError(f"{path}, line {reader.line_num:,}: {error}") from error
 
 
-def _kind(shard: Mapping[str, str]) -> str:
-    """Returns how a file is read: as `text`, as a `table`, or by the builder of `datasets`."""
+def _reader(shard: Mapping[str, str]) -> str:
+    """Returns the reader of a file: `text`, `table`, or the name of a builder of `datasets`."""
     suffix = _suffix(next(iter(shard.values())))
-    return _READ_AS.get(suffix, "text") if list(shard) == [""] else "text"
+    return _READERS.get(suffix, "text") if list(shard) == [""] else "text"
 
 
 def _suffix(path: str) -> str:
-    """Returns the suffix of a file, without that of what packed it."""
+    """Returns the suffix of a file, without that of a compression."""
     name = Path(path)
-    return (name.with_suffix("") if name.suffix in _PACKED else name).suffix.lower()
+    return (name.with_suffix("") if name.suffix in _COMPRESSED else name).suffix.lower()

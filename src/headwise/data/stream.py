@@ -1,132 +1,126 @@
-"""Batches of training data that are read while they are trained on, and fit no disk.
+"""Batches of a training split that is read during the training, and is never stored.
 
-The rows of a stream are read in windows of some thousand rows. Those of a window are in memory, are
-encoded together and give batches in a random order; then the next window is read. At its end the
-stream begins anew, with its shards in another order. So a stream has no length and no end.
+The rows of a stream are read in windows of some thousand rows. The rows of a window are encoded
+together and give batches in a random order; then the next window is read. At its end the stream
+begins again, with its shards in another order. So a stream has no length and no end.
 
-The order depends on seed, pass and window alone. A position is where a window begins in the stream
-and how many of its batches have been given, so that a run goes on with exactly the batches that it
-would have had. (The buffers by which `datasets` shuffles are empty when a run goes on.)
+The order depends on the seed, the pass and the window alone. A position tells the window and the
+number of its batches that were given, so that a resumed run goes on with exactly the next batch.
+(The shuffle buffers of `datasets` are empty when a run is resumed.)
 """
 
 import warnings
 from collections.abc import Callable, Iterator
 from functools import partial
 from itertools import chain, islice
-from typing import TYPE_CHECKING
 
 import datasets
 import numpy as np
 
-from headwise.data.encode import Items, digest_of
+from headwise.data.encode import EncodedDataset, hash_of
 from headwise.data.load import (
     Columns,
     DataError,
     Row,
+    TaskData,
+    column_names,
+    file_signature,
     from_hub,
-    names_of,
-    picked,
+    keep_encoded,
+    pick_columns,
     rows_of_shard,
     shards_of,
-    stamp,
-    undecoded,
 )
-from headwise.data.settings import PARTS, Data, files_of
+from headwise.data.settings import SPLITS, Data, files_of
 from headwise.training.batches import Batch, Collate, token_batches
 
-if TYPE_CHECKING:
-    from headwise.tasks.task import Task
 
-
-class Shards:
-    """The training data of a stream in pieces: its files, or the shards of a split.
+class Stream:
+    """A training split that is a stream of shards: of files, or of the shards of a dataset.
 
     Attributes:
-        number: how many pieces there are.
-        held_out: the parts that are taken from the head of the first piece.
-        digest: what tells the data from others, and from what they were before: the sizes and
-            times of change of files, of the hub the revision.
+        encode: returns the dataset of the rows of a window, which are given as columns; the task
+            sets it.
+        window: the number of rows that are in memory at once.
+        number: the number of shards.
+        held_out: the names of the splits that are taken from the head of the first shard.
+        content_hash: a hash of the sizes and the times of change of files, or of the revision of a
+            dataset on the hub.
     """
 
-    def __init__(self, data: Data, task: "type[Task]") -> None:
-        self._size, self._names, self._kinds = data.held_out, names_of(data, "train", task), None
-        self._pieces: list[Callable[[], Iterator[Row]]]
-        made_of: list[object] = []
+    encode: Callable[[Columns], EncodedDataset]
+
+    def __init__(self, data: Data, task: type[TaskData]) -> None:
+        self.window = data.window
+        self._size, self._names, self._kinds = (
+            data.held_out,
+            column_names(data, "train", task),
+            None,
+        )
+        self._shards: list[Callable[[], Iterator[Row]]]
+        sources: list[object] = []
         if "train" in data.files:
             shards = shards_of(data.files["train"])
-            self._pieces = [partial(rows_of_shard, shard) for shard in shards]
-            made_of += [stamp(path) for path in files_of(data.files["train"])]
+            self._shards = [partial(rows_of_shard, shard) for shard in shards]
+            sources += [file_signature(path) for path in files_of(data.files["train"])]
         else:
-            split = undecoded(from_hub(data, "train", task, streaming=True))
+            split = keep_encoded(from_hub(data, "train", task, streaming=True))
             self._kinds, number = split.features, int(split.num_shards)
-            self._pieces = [partial(iter, split.shard(number, index)) for index in range(number)]
+            self._shards = [partial(iter, split.shard(number, index)) for index in range(number)]
             builder = datasets.load_dataset_builder(data.path, data.name, revision=data.revision)
             files = builder.config.data_files or {}
-            made_of += [data.path, data.name, *(of.origin_metadata for of in files.values())]
-        self.number = len(self._pieces)
-        self.digest = digest_of(*made_of, data.window, data.held_out)
-        own = {part for part in PARTS if data.path and data.split.get(part, part) is not None}
-        self.held_out = [part for part in PARTS[1:] if part not in {*data.files, *own}]
+            sources += [data.path, data.name, *(of.origin_metadata for of in files.values())]
+        self.number = len(self._shards)
+        self.content_hash = hash_of(*sources, data.window, data.held_out)
+        own = {x for x in SPLITS if data.path and data.split.get(x, x) is not None}
+        self.held_out = [split for split in SPLITS[1:] if split not in {*data.files, *own}]
 
-    def part(self, part: str) -> datasets.Dataset:
-        """Returns the rows of a part that is held out."""
-        begin = self.held_out.index(part) * self._size
-        rows = list(islice(self._pieces[0](), begin, begin + self._size))
+    def held_out_rows(self, split: str) -> datasets.Dataset:
+        """Returns the rows of a split that is held out."""
+        begin = self.held_out.index(split) * self._size
+        rows = list(islice(self._shards[0](), begin, begin + self._size))
         if len(rows) < self._size:
             raise DataError(
                 f"the first file or shard has {begin + len(rows):,} rows, expected more than the "
                 f"{begin + self._size:,} that are held out: set data.held_out to fewer, or give "
-                f"data of their own for the validation and the test part"
+                f"data of their own for the validation and the test split"
             )
         return datasets.Dataset.from_list(rows, self._kinds)
 
-    def rows(self, shard: int) -> Iterator[Row]:
-        """Yields the rows of a piece that are not held out, as they are read."""
+    def train_rows(self, shard: int) -> Iterator[Row]:
+        """Yields the rows of a shard without those that are held out."""
         begin = 0 if shard else len(self.held_out) * self._size
-        return islice(self._pieces[shard](), begin, None)
+        return islice(self._shards[shard](), begin, None)
 
     def columns(self, rows: list[Row]) -> Columns:
         """Returns rows as the columns of the task."""
         columns = {name: [row[name] for row in rows] for name in rows[0]}
-        return picked(columns, self._names, self._kinds or rows[0])
+        return pick_columns(columns, self._names, self._kinds or rows[0])
 
     def head(self, number: int) -> Columns:
-        """Returns the first rows that are not held out, as the columns of the task."""
-        rows = list(islice(chain.from_iterable(map(self.rows, range(self.number))), number))
+        """Returns the first training rows, as the columns of the task."""
+        rows = list(islice(chain.from_iterable(map(self.train_rows, range(self.number))), number))
         if not rows:
-            raise DataError("the training part is a stream without rows, expected some")
+            raise DataError("the training split is a stream without rows, expected some")
         return self.columns(rows)
-
-
-class Stream:
-    """A training part that is a stream, which has no length and no items that could be counted.
-
-    Args:
-        shards: its pieces.
-        make: returns the items of the rows of a window, given as columns.
-        window: number of rows that are in memory at once.
-    """
-
-    def __init__(self, shards: Shards, make: Callable[[Columns], Items], window: int) -> None:
-        self.shards, self.make, self.window = shards, make, window
 
 
 class StreamBatches:
     """The endless batches of one of the processes that share a stream.
 
-    Each process reads other rows: other pieces, where their number can be divided by that of the
-    processes, and else one row of every `world`.
+    Each process reads its own shards if their number is a multiple of the number of processes;
+    otherwise it reads every `world`-th row of all shards.
 
     Args:
-        stream: the training part.
+        stream: the training split.
         collate: joins items into a batch.
-        batch_tokens: size of a batch of all processes together.
-        seed: seed of the order.
-        rank, world: number of this process, and how many there are.
+        batch_tokens: the size of a batch of all processes together.
+        seed: the seed of the order.
+        rank, world: the number of this process, and the number of processes.
 
     Attributes:
         per_epoch: None, since a stream has no length.
-        position: where it is behind the last batch that was given; a resumed training sets it.
+        position: the place in the stream behind the last batch. A resumed training sets it.
     """
 
     per_epoch = None
@@ -144,8 +138,9 @@ class StreamBatches:
         self._stream, self._collate = stream, collate
         self._batch_tokens, self._seed = max(1, batch_tokens // world), seed
         self._rank, self._world = rank, world
-        # The pass; where the window at hand begins: the place of its shard in the order of this
-        # pass, and the row there; the windows before it in all passes; its batches that were given.
+        # passes: number of finished passes over the data; shard, row: where the current window
+        # begins, `shard` counted in the order of this pass; windows: number of finished windows in
+        # all passes; of_window: number of batches of the current window that were given.
         self.position = dict.fromkeys(("passes", "shard", "row", "windows", "of_window"), 0)
 
     def __iter__(self) -> Iterator[Batch]:
@@ -154,50 +149,50 @@ class StreamBatches:
             is_whole_pass = not (at["shard"] or at["row"] or at["of_window"])
             is_empty = True
             for rows, end in self._windows():
-                items = self._stream.make(self._stream.shards.columns(rows))
+                items = self._stream.encode(self._stream.columns(rows))
                 for batch in islice(self._batches_of(items), at["of_window"], None):
                     is_empty = False
-                    # A new one, since a checkpoint may keep that of before.
+                    # A new dictionary, since a checkpoint may hold the old one.
                     at = self.position = {**at, "of_window": at["of_window"] + 1}
                     yield self._collate(items.__getitems__(batch))
                 at = self.position = {**at, "windows": at["windows"] + 1, "of_window": 0, **end}
             if is_whole_pass and is_empty:
                 raise DataError(
-                    f"the training part is a stream, and this process finds no row in it that "
+                    f"the training split is a stream, and this process finds no row in it that "
                     f"fits a batch of {self._batch_tokens} tokens: give more data, use fewer "
                     f"processes, or raise training.batch_tokens"
                 )
             self.position = {**at, "passes": at["passes"] + 1, "shard": 0, "row": 0}
 
     def _windows(self) -> Iterator[tuple[list[Row], dict[str, int]]]:
-        """Yields the rows of each window of this pass from the position on, and where it ends."""
-        shards, at = self._stream.shards, self.position
-        order = np.random.default_rng((self._seed, at["passes"])).permutation(shards.number)
-        by_shard = shards.number % self._world == 0
+        """Yields the rows of each window that is left in this pass, and the window's end."""
+        stream, at = self._stream, self.position
+        order = np.random.default_rng((self._seed, at["passes"])).permutation(stream.number)
+        by_shard = stream.number % self._world == 0
         if by_shard:
             order = order[self._rank :: self._world]
         window: list[Row] = []
         for place in range(at["shard"], len(order)):
             begin = at["row"] if place == at["shard"] else 0
-            rows = islice(shards.rows(int(order[place])), begin, None)
+            rows = islice(stream.train_rows(int(order[place])), begin, None)
             for number, row in enumerate(rows, start=begin):
                 if by_shard or number % self._world == self._rank:
                     window.append(row)
-                if len(window) == self._stream.window:
+                if len(window) == stream.window:
                     yield window, {"shard": place, "row": number + 1}
                     window = []
         if window:
             yield window, {"shard": len(order), "row": 0}
 
-    def _batches_of(self, items: Items) -> Iterator[list[int]]:
-        """Yields the batches of a window, without items that are too long for any."""
+    def _batches_of(self, items: EncodedDataset) -> Iterator[list[int]]:
+        """Yields the batches of a window, without the items that are longer than a batch."""
         number = self.position["windows"]
-        items.set_epoch(number)  # items that are random differ between windows
+        items.set_epoch(number)  # the random parts of items differ between windows
         lengths = np.asarray(items.lengths)
         longest = lengths.reshape(len(lengths), -1).max(axis=1, initial=0)
         fitting = np.flatnonzero(longest <= self._batch_tokens)
         if len(fitting) < len(lengths):
-            # Without the length of an item: what is the same each time is shown once.
+            # The text is the same each time, so that Python shows it once.
             warnings.warn(
                 f"the stream has items that are longer than a batch of one process, "
                 f"{self._batch_tokens} tokens: they are left out; raise batch_tokens to have them",

@@ -1,18 +1,17 @@
 r"""Tokenizers: byte-level BPE or words, learned from the training text, or ready-made.
 
-A run has one tokenizer (a translation may have one for each language), which is saved with its
-model: `AutoTokenizer.from_pretrained("RUN/model")` makes of a text what the model was trained on.
+A run has one tokenizer, or one for each language of a translation. It is saved with the model:
+`AutoTokenizer.from_pretrained("RUN/model")` encodes a text as it was encoded for the training.
 
-- Language models read a text behind a line end, `\n text`. A token of its own, `\n`, ends lines.
-- Masked language models read `<bos> text <eos>`, and `<mask>` in a text hides a token.
+- Language models read `\n text`: the special token `\n` ends each line, and begins a text.
+- Masked language models read `<bos> text <eos>`; `<mask>` in a text hides a token.
 - Classifiers read `<bos> text <eos>`, or `<bos> text <eos> <eos> other text <eos>`, as RoBERTa.
 - Translation models read and write `text <eos>`.
 
-The smallest units of byte-level BPE are the 256 byte values, which can represent any text in any
-script: no text is unknown, and decoding gives back exactly the same text. Vocabularies of words are
-for texts that are already tokenised, as WikiText is: white space divides the words, and a word that
-the vocabulary lacks is `<unk>`. A special token that is written out in a text is ordinary text for
-subwords, and an unknown word for words.
+Byte-level BPE starts from the 256 bytes, which can represent any text: no text is unknown, and
+decoding restores the text. Vocabularies of words are for texts that are already tokenised, such as
+WikiText: white space separates words, and a word that the vocabulary lacks is `<unk>`. The name of
+a special token inside a text is ordinary text for BPE, and an unknown word for words.
 """
 
 import json
@@ -28,7 +27,7 @@ from tokenizers.trainers import BpeTrainer, WordLevelTrainer
 from transformers import AutoTokenizer, PreTrainedTokenizerBase, PreTrainedTokenizerFast
 from transformers.convert_slow_tokenizer import bytes_to_unicode
 
-from headwise.data.encode import cached
+from headwise.data.encode import cached_folder
 from headwise.data.load import DataError
 from headwise.models.for_tasks import LineTokenizer, MaskTokenizer
 from headwise.settings import FrozenSettings
@@ -36,25 +35,25 @@ from headwise.settings import FrozenSettings
 Kind = Literal["lines", "masked", "classifier", "translation"]
 Role = Literal["pad", "bos", "eos", "unk", "mask"]
 PAD, BOS, EOS, UNK, MASK, LINE_END = "<pad>", "<bos>", "<eos>", "<unk>", "<mask>", "\n"
-SPACE = "▁"  # how pages show a space, as sentencepiece does
+SPACE = "▁"  # shows a space on pages, as in sentencepiece
 
 _OWN: dict[Role, str] = {"pad": PAD, "bos": BOS, "eos": EOS, "unk": UNK, "mask": MASK}
-# The roles that a model needs, and what stands around a text and a pair of texts.
+# The roles that a model needs, and the templates of a text and of a pair of texts.
 _ROLES: dict[Kind, tuple[Role, ...]] = {
     "lines": ("pad",),
     "masked": ("pad", "bos", "eos", "mask"),
     "classifier": ("pad", "bos", "eos"),
     "translation": ("pad", "bos", "eos"),
 }
-_AROUND: dict[Kind, tuple[str, str]] = {
+_TEMPLATES: dict[Kind, tuple[str, str]] = {
     "lines": ("{end} $A", "{end} $A {end} $B"),  # a model goes on with the last line
     "masked": ("{bos} $A {eos}", "{bos} $A {eos} $B {eos}"),
     "classifier": ("{bos} $A {eos}", "{bos} $A {eos} {eos} $B {eos}"),
     "translation": ("$A {eos}", "$A {eos} $B {eos}"),
 }
 _CLASSES: Mapping[str, Any] = {"lines": LineTokenizer, "masked": MaskTokenizer}
-# The time of learning from a word grows with the square of its length. So in learning, byte-pair
-# encoding sees words of more bytes than this in pieces; in encoding it takes them whole.
+# The time to learn byte-pair encoding grows with the square of a word's length. So longer words (in
+# bytes) are learned in pieces; they are encoded as a whole.
 _LONGEST_WORD = 256
 
 
@@ -62,8 +61,8 @@ class TokenizerSettings(FrozenSettings):
     """The vocabulary: learned from the training text, or ready-made."""
 
     type: Literal["bpe", "word"] = "bpe"
-    """What the tokens are. bpe: subwords of byte-level byte-pair encoding; word: the words between
-    white space, for text that is already tokenised."""
+    """Kind of tokens. bpe: subwords of byte-level byte-pair encoding; word: the words between white
+    space, for text that is already tokenised."""
     vocab_size: int = Field(4000, ge=1)
     """Number of subwords or words, special tokens included; little text gives fewer."""
     min_frequency: int = Field(2, ge=1)
@@ -72,8 +71,8 @@ class TokenizerSettings(FrozenSettings):
     """A ready-made tokenizer in place of one that is learned: a folder with tokenizer.json, or the
     name of a fast tokenizer on the Hugging Face hub. Special tokens that it lacks are added."""
     sample_rows: int = Field(100_000, ge=1)
-    """From how many rows at the head of a stream (`data.streaming`) the vocabulary is learned; from
-    a training part that is stored, it is learned as a whole."""
+    """Number of rows at the head of a stream (`data.streaming`) from which the vocabulary is
+    learned. Without streaming it is learned from the whole training split."""
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -96,33 +95,33 @@ def open_tokenizer(
     kind: Kind,
     folder: Path | None,
     texts: Callable[[], Iterable[str]],
-    made_of: Sequence[object],
+    cache_key: Sequence[object],
 ) -> PreTrainedTokenizerFast:
-    """Returns the tokenizer of a task.
+    """Returns the tokenizer of a task: from a model's folder, ready-made, cached, or learned.
 
     Args:
-        settings: what it is, if it is not in the folder.
-        kind: what stands around a text.
-        folder: the folder of a model that may have a tokenizer, perhaps that of another task.
-        texts: returns the texts to learn from; it is not called if they were learned from before.
-        made_of: what tells these texts from others.
+        settings: the vocabulary, unless the folder has one.
+        kind: the kind of the model, which decides the special tokens around a text.
+        folder: the folder of a model that may have a tokenizer.
+        texts: returns the texts to learn from; it is called only if nothing is cached.
+        cache_key: identifies these texts.
     """
     if folder is not None and (folder / "tokenizer.json").is_file():
         return ready_made(str(folder), kind)
     if settings.pretrained is not None:
         return ready_made(settings.pretrained, kind)
 
-    def learn_into(folder: Path) -> None:
+    def write(folder: Path) -> None:
         learned(texts(), settings, kind).save_pretrained(folder)
 
-    key = [kind, settings.model_dump(), tokenizers.__version__, *made_of]
-    return read_tokenizer(cached("tokenizers", key, learn_into), kind)
+    key = [kind, settings.model_dump(), tokenizers.__version__, *cache_key]
+    return read_tokenizer(cached_folder("tokenizers", key, write), kind)
 
 
 def learned(
     texts: Iterable[str], settings: TokenizerSettings, kind: Kind
 ) -> PreTrainedTokenizerFast:
-    """Returns a tokenizer that is learned from texts; equal texts give equal ones.
+    """Returns a tokenizer that is learned from texts; equal texts give equal tokenizers.
 
     >>> settings = TokenizerSettings(vocab_size=300)
     >>> tokenizer = learned(["open it", "open the file"], settings, "classifier")
@@ -138,19 +137,19 @@ def learned(
         "special_tokens": [*special, *([UNK] if has_words else [])],
         "show_progress": False,
     }
-    return _finished((_words if has_words else _subwords)(_some(texts), kind, options), kind, roles)
+    return _with_template((_words if has_words else _subwords)(texts, kind, options), kind, roles)
 
 
 def _words(texts: Iterable[str], kind: Kind, options: dict[str, Any]) -> Tokenizer:
     """Returns a vocabulary of the words between white space."""
     backend = Tokenizer(models.WordLevel(unk_token=UNK))
-    # A word of a text that is called as a special token is unknown.
+    # The name of a special token in a text is an unknown word.
     names = [token for token in options["special_tokens"] if token not in (UNK, LINE_END)]
     backend.normalizer = normalizers.Sequence([normalizers.Replace(name, UNK) for name in names])
     backend.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     backend.train_from_iterator(texts, WordLevelTrainer(**options))
     if kind == "lines":
-        # What is decoded begins with the space before it, behind a line there is none.
+        # A decoded text begins with a space, but not behind a line end.
         first = decoders.Replace(Regex(r"\A"), " ")
         ends = decoders.Replace(Regex(" ?\n ?"), "\n")
         backend.decoder = decoders.Sequence([first, decoders.Fuse(), ends])
@@ -162,9 +161,9 @@ def _subwords(texts: Iterable[str], kind: Kind, options: dict[str, Any]) -> Toke
     backend = Tokenizer(models.BPE())
     words = pre_tokenizers.ByteLevel(add_prefix_space=False)
     pieces = pre_tokenizers.Split(Regex(f".{{1,{_LONGEST_WORD}}}"), "isolated")
-    # A space before the text makes its first word the same subword as elsewhere.
+    # With a space before it, the first word has the same subwords as inside a text.
     first: list[Any] = []
-    if kind == "masked":  # but there is none behind a mask
+    if kind == "masked":  # no space is inserted behind a mask
         first = [pre_tokenizers.Metaspace(" ", prepend_scheme="first", split=False)]
     else:
         backend.normalizer = normalizers.Prepend(" ")
@@ -172,8 +171,8 @@ def _subwords(texts: Iterable[str], kind: Kind, options: dict[str, Any]) -> Toke
     alphabet = pre_tokenizers.ByteLevel.alphabet()
     backend.train_from_iterator(texts, BpeTrainer(initial_alphabet=alphabet, **options))
     backend.pre_tokenizer = pre_tokenizers.Sequence([*first, words])
-    # The decoder removes this space; of a language model only behind a line end, since tools
-    # decode what it has written without the prompt before it.
+    # The decoder removes this space; for a language model only behind a line end, since tools
+    # decode generated text without its prompt.
     last: list[Any] = [decoders.Strip(" ", 1, 0)]
     if kind == "lines":
         last = [decoders.Fuse(), decoders.Replace("\n ", "\n")]
@@ -182,14 +181,14 @@ def _subwords(texts: Iterable[str], kind: Kind, options: dict[str, Any]) -> Toke
 
 
 def ready_made(name: str, kind: Kind) -> PreTrainedTokenizerFast:
-    """Returns a ready-made tokenizer, or that of another model, as a task needs it.
+    """Returns a ready-made tokenizer with the special tokens and the template of a task.
 
-    A special token that it lacks, or has for two roles, is added to it: models do not learn the
-    embedding of padding, and a translation would end where it begins.
+    A special token is added where the tokenizer lacks one, or has the same token for two roles:
+    otherwise `<pad>` might be `<eos>`, and a translation would end where it begins.
 
     Args:
         name: a folder with tokenizer.json, or a name on the Hugging Face hub.
-        kind: what stands around a text.
+        kind: the kind of the model, which decides the special tokens around a text.
     """
     path = Path(name).expanduser()
     if (path / "tokenizer.json").is_file() and not (path / "tokenizer_config.json").is_file():
@@ -212,21 +211,19 @@ def ready_made(name: str, kind: Kind) -> PreTrainedTokenizerFast:
     backend = Tokenizer.from_str(found.backend_tokenizer.to_str())
     backend.no_padding()
     backend.no_truncation()
-    # Only those that are not there get ids, behind all others.
+    # New tokens get the last ids; the other tokens keep theirs.
     backend.add_special_tokens([AddedToken(token, special=True) for token in roles.values()])
-    return _finished(backend, kind, roles)
+    return _with_template(backend, kind, roles)
 
 
 def read_tokenizer(source: Path | str, kind: Kind = "classifier") -> PreTrainedTokenizerFast:
-    """Returns the tokenizer of a model's folder, or one of the hub.
-
-    Code that comes with it does not run. Without a word on that, transformers asks on the terminal,
-    where a text to translate may be the answer.
+    """Returns the tokenizer of a model's folder or of the hub, without running code of its own.
 
     Raises:
         DataError: there is no fast tokenizer, or it is damaged.
     """
     try:
+        # Without trust_remote_code=False, transformers might ask on the terminal.
         found = _CLASSES.get(kind, AutoTokenizer).from_pretrained(source, trust_remote_code=False)
     except Exception as error:  # the hub's client and the Rust library raise anything
         raise DataError(
@@ -242,9 +239,9 @@ def read_tokenizer(source: Path | str, kind: Kind = "classifier") -> PreTrainedT
 
 
 def encoder_of(tokenizer: PreTrainedTokenizerFast) -> Callable[[Sequence[str]], list[list[int]]]:
-    """Returns a function that encodes texts without what stands around them.
+    """Returns a function that encodes texts without special tokens.
 
-    Special tokens in them are text, those too that the tokenizer finds elsewhere, such as `<mask>`.
+    The name of a special token inside a text, such as `<mask>`, is encoded as ordinary text.
     """
     state = json.loads(tokenizer.backend_tokenizer.to_str())
     for token in state["added_tokens"]:
@@ -263,43 +260,35 @@ def encoder_of(tokenizer: PreTrainedTokenizerFast) -> Callable[[Sequence[str]], 
 
 
 def vocab_size(tokenizer: PreTrainedTokenizerFast) -> int:
-    """Returns the number of ids, special tokens included, and gaps among them."""
+    """Returns the largest id plus one."""
     return max(tokenizer.get_vocab().values()) + 1
 
 
 def largest_size(settings: TokenizerSettings, kind: Kind) -> int:
-    """Returns the size of a vocabulary before it is learned; little text gives fewer tokens."""
+    """Returns the largest size that a vocabulary can have once it is learned."""
     if settings.pretrained is None:
         return settings.vocab_size
     return vocab_size(ready_made(settings.pretrained, kind))
 
 
 def has_words(tokenizer: PreTrainedTokenizerFast) -> bool:
-    """Whether the vocabulary is one of words, from which a text cannot be restored exactly."""
+    """Whether the tokens are words, from which a text cannot be restored exactly."""
     return isinstance(tokenizer.backend_tokenizer.model, models.WordLevel)
 
 
-def _some(texts: Iterable[str]) -> Iterable[str]:
-    """Yields the texts that are not empty, of which there has to be one."""
-    is_empty = True
-    for text in texts:
-        is_empty = is_empty and not text
-        yield text
-    if is_empty:
-        raise ValueError("the training part has no text, expected some to learn a vocabulary from")
-
-
-def _finished(backend: Tokenizer, kind: Kind, roles: Mapping[Any, str]) -> PreTrainedTokenizerFast:
-    """Returns a tokenizer of transformers, which puts around a text what its model reads."""
+def _with_template(
+    backend: Tokenizer, kind: Kind, roles: Mapping[Any, str]
+) -> PreTrainedTokenizerFast:
+    """Returns a tokenizer of transformers that adds the special tokens of a kind to a text."""
     if kind == "lines":
         backend.add_tokens([AddedToken(LINE_END, normalized=False)])
-    elif kind == "masked":  # the space before a mask is part of it
+    elif kind == "masked":  # a mask includes the space before it
         backend.add_special_tokens([AddedToken(roles["mask"], lstrip=True, normalized=False)])
     names = {"end": LINE_END, **roles}
-    one, two = ([piece.format(**names) for piece in around.split(" ")] for around in _AROUND[kind])
-    around = sorted({piece for piece in two if piece not in ("$A", "$B")})
+    one, two = ([piece.format(**names) for piece in of.split(" ")] for of in _TEMPLATES[kind])
+    special = sorted({piece for piece in two if piece not in ("$A", "$B")})
     backend.post_processor = TemplateProcessing(
-        single=one, pair=two, special_tokens=[(each, backend.token_to_id(each)) for each in around]
+        single=one, pair=two, special_tokens=[(name, backend.token_to_id(name)) for name in special]
     )
     arguments: dict[str, Any] = {f"{role}_token": token for role, token in roles.items()}
     if kind == "lines":
@@ -307,20 +296,17 @@ def _finished(backend: Tokenizer, kind: Kind, roles: Mapping[Any, str]) -> PreTr
     return _CLASSES.get(kind, PreTrainedTokenizerFast)(
         tokenizer_object=backend,
         model_input_names=["input_ids", "attention_mask"],
-        clean_up_tokenization_spaces=False,  # decoding must give back the text as it was
+        clean_up_tokenization_spaces=False,  # decoding must restore the text
         split_special_tokens=True,
         **arguments,
     )
 
 
-# --- the names of tokens ----------------------------------------------------------------------
-
-
 def token_names(tokenizer: PreTrainedTokenizerBase) -> dict[int, str]:
-    r"""Returns the number of each token to the token as a person reads it.
+    r"""Returns a readable name of each token, by its id.
 
-    Tokens of byte-level BPE are decoded: a space is shown as `▁`; a byte that is no text by itself,
-    and a character that cannot be printed, is escaped. Other tokens stay as they are.
+    Tokens of byte-level BPE are decoded: `▁` stands for a space; a byte that is no character by
+    itself, and a character that cannot be printed, is escaped. Other tokens are their own names.
 
     >>> tokenizer = learned(["an été", "an été"], TokenizerSettings(vocab_size=300), "translation")
     >>> names = token_names(tokenizer)

@@ -1,62 +1,56 @@
-"""The utterances of one part: recordings, the noise that is mixed into them, and their frames.
+"""The utterances of one split: recordings, the noise that is added to them, and their frames.
 
-All random numbers are drawn from the generator of an item.
+Each item has a random generator of its own, from which its excerpt, its noise and its level follow.
 """
 
+from collections.abc import Mapping
 from itertools import pairwise
-from typing import TYPE_CHECKING
+from typing import Any
 
 import datasets
 import numpy as np
 import pyarrow.compute as pc
 import torch
 
-from headwise.data.encode import Item, Items, digest
+from headwise.data.encode import EncodedDataset, Item, content_hash
 from headwise.data.load import DataError
-from headwise.data.sound import SILENCE, Waveform, analyse, hop_of, num_frames, rms
-
-if TYPE_CHECKING:
-    from headwise.tasks.speech import SpeechEnhancement
+from headwise.data.sound import SILENCE, Waveform, hop_length, num_frames, rms, stft
 
 COLORS = {"white": 0.0, "pink": 1.0, "brown": 2.0}
 _PIECE = 30  # seconds; longer recordings are scored in pieces, as PESQ is made for 8 to 30 s
-Draw = np.random.Generator
+Random = np.random.Generator
 
 
 def item_samples(seconds: float, rate: int) -> int:
-    """Returns how many samples an item has, whole hops."""
-    return max(1, round(seconds * rate / hop_of(rate))) * hop_of(rate)
+    """Returns the number of samples of an item: a multiple of the hop length."""
+    return max(1, round(seconds * rate / hop_length(rate))) * hop_length(rate)
 
 
-# --- noise ------------------------------------------------------------------------------------
-
-
-def colored_noise(draw: Draw, samples: int, color: str) -> Waveform:
-    """Returns Gaussian noise whose power falls with frequency f as 1/f^a, with a of `COLORS`.
+def colored_noise(random: Random, samples: int, color: str) -> Waveform:
+    """Returns Gaussian noise whose power falls with frequency f as 1/f^a, where `COLORS` has a.
 
     Its root mean square is 1. Below 20 periods in the whole length its power is constant, because
     otherwise most of it would be inaudible.
     """
-    spectrum = np.fft.rfft(draw.standard_normal(samples))
+    spectrum = np.fft.rfft(random.standard_normal(samples))
     frequencies = np.maximum(np.arange(len(spectrum)), min(20, len(spectrum) - 1))
-    shaped = np.fft.irfft(spectrum * np.maximum(frequencies, 1) ** (-COLORS[color] / 2), samples)
-    return (shaped / max(rms(shaped), 1e-12)).astype(np.float32)
+    noise = np.fft.irfft(spectrum * np.maximum(frequencies, 1) ** (-COLORS[color] / 2), samples)
+    return (noise / max(rms(noise), 1e-12)).astype(np.float32)
 
 
 def mix(clean: Waveform, noise: Waveform, snr: float, level: float) -> tuple[Waveform, Waveform]:
-    """Returns noisy speech, and the clean speech in it.
+    """Returns noisy speech, and the clean speech at the same scale.
 
     Args:
         clean: clean speech, `(samples,)`.
         noise: noise of the same length.
-        snr: the ratio of their powers over the whole length, in decibels. If one of the two is
-            silent, there is none, and they are added as they are.
-        level: the root mean square of the noisy speech in decibels of full scale; it is lower
-            where one of the two would be clipped.
+        snr: the ratio of their powers over the whole length, in decibels. If speech or noise is
+            silent, they are added unchanged.
+        level: the root mean square of the noisy speech in decibels of full scale; it is lower where
+            the noisy or the clean speech would be clipped.
     """
-    signal, disturbance = rms(clean), rms(noise)
-    is_silent = min(signal, disturbance) <= SILENCE
-    gain = 1.0 if is_silent else signal / disturbance * 10 ** (-snr / 20)
+    is_silent = min(rms(clean), rms(noise)) <= SILENCE
+    gain = 1.0 if is_silent else rms(clean) / rms(noise) * 10 ** (-snr / 20)
     noisy = (clean + gain * noise).astype(np.float32)
     if (loudness := rms(noisy)) <= SILENCE:
         return noisy, clean
@@ -65,23 +59,20 @@ def mix(clean: Waveform, noise: Waveform, snr: float, level: float) -> tuple[Wav
     return (noisy * scale).astype(np.float32), (clean * scale).astype(np.float32)
 
 
-# --- recordings and items ---------------------------------------------------------------------
-
-
 class Recordings:
-    """The waveforms of rows, of which only what is used comes into memory.
+    """The waveforms of rows, which are read when they are used.
 
     Attributes:
-        samples, names, speakers: how long each of them is, what it is called, and who speaks.
+        samples, speakers: the length and the speaker of each row.
         of_speaker: the rows of each speaker.
-        has_noise: whether each has a noisy waveform, too.
+        has_noise: whether each row has a noisy waveform, too.
     """
 
     def __init__(self, rows: datasets.Dataset) -> None:
         self._rows = rows.with_format("arrow")
         columns = self._rows[:]
         self.samples = pc.binary_length(columns["clean"]).to_numpy() // 4
-        self.names, self.speakers = (columns[name].to_pylist() for name in ("name", "speaker"))
+        self.speakers = columns["speaker"].to_pylist()
         self.has_noise = columns["noisy"].null_count == 0
         self.of_speaker: dict[str, list[int]] = {}
         for row, speaker in enumerate(self.speakers):
@@ -91,130 +82,145 @@ class Recordings:
         """Returns the waveform of a row."""
         return np.frombuffer(self._rows[row][column][0].as_buffer(), np.float32)
 
-    def talk(self, draw: Draw, speaker: str, samples: int) -> Waveform:
-        """Joins random recordings of a speaker until they have as many samples."""
+    def talk(self, random: Random, speaker: str, samples: int) -> Waveform:
+        """Joins excerpts of random recordings of a speaker to a given length."""
         waves: list[Waveform] = []
         while samples > 0:
-            wave = self.read(int(draw.choice(self.of_speaker[speaker])))
-            start = int(draw.integers(max(1, len(wave) - samples + 1)))
+            wave = self.read(int(random.choice(self.of_speaker[speaker])))
+            start = int(random.integers(max(1, len(wave) - samples + 1)))
             waves.append(wave[start : start + samples])
             samples -= len(waves[-1])
         return np.concatenate(waves)
 
 
-class Utterances(Items):
+class Utterances(EncodedDataset):
     """Noisy speech, and the clean speech in it.
 
-    In training the items are excerpts, else the beginnings of the pieces that are scored. Where
-    noise is mixed in, recordings of a speaker are joined until they are as long as an item.
+    For training the items are random excerpts; otherwise they are the beginnings of the pieces that
+    are scored. Where noise is added, recordings of a speaker that are shorter than an item are
+    joined.
 
     Args:
-        task: has the waveforms of all parts, and those of noise for the kind `recordings`.
-        part: the part whose utterances these are.
-        fresh: whether the items are those of training.
+        split: the name of the split.
+        rows: the waveforms of all splits.
+        noise: the recordings of noise by split, for the kind `recordings`.
+        data: the settings of the speech and the noise.
+        floor: is added to magnitudes before their logarithm is taken.
+        is_training: whether the items are random excerpts.
 
     Attributes:
-        made_of: all that what is scored depends on beside the rows.
+        cache_key: the settings, beside the rows, on which the scored items depend.
     """
 
-    def __init__(self, task: "SpeechEnhancement", part: str, *, fresh: bool) -> None:
-        data, is_test = task.recipe.data, part not in ("train", "validation")
-        noise = task.noise.get("test" if is_test else part)
-        if part in data.tests:  # which may have noise of its own
-            own = data.test_set(part)
-            noisy = {name: getattr(own, name) for name in ("noise", "snr", "level")}
-            data = data.model_copy(update=noisy)
-        self.data, self.floor, self.kinds = data, task.floor, data.noise
+    def __init__(
+        self,
+        split: str,
+        rows: Mapping[str, datasets.Dataset],
+        noise: Mapping[str, datasets.Dataset],
+        data: Any,
+        floor: float,
+        *,
+        is_training: bool,
+    ) -> None:
+        own_noise = noise.get(split if split in ("train", "validation") else "test")
+        if split in data.tests:  # a further test set may have its own kinds and levels of noise
+            own = data.test_set(split)
+            data = data.model_copy(update={x: getattr(own, x) for x in ("noise", "snr", "level")})
+        self.data, self.floor, self.is_training = data, floor, is_training
         self.size = item_samples(data.seconds, data.rate)
-        self.sounds, self.noise = Recordings(task.rows[part]), noise and Recordings(noise)
-        several = len(self.sounds.of_speaker) > 1
-        self.voices = self.sounds if several else Recordings(task.rows["train"])
-        seed = (data.seed, int.from_bytes(part.encode()))  # parts have different noise
-        self.made_of: list[object] = [self.size]
-        utterances = [[row] for row in range(len(self.sounds.names))]
+        self.sounds, self.noise = Recordings(rows[split]), own_noise and Recordings(own_noise)
+        has_others = len(self.sounds.of_speaker) > 1
+        self.talkers = self.sounds if has_others else Recordings(rows["train"])
+        seed = (data.seed, int.from_bytes(split.encode()))  # splits have different noise
+        self.cache_key: list[object] = [self.size]
+        utterances = [[row] for row in range(len(self.sounds.speakers))]
         if not self.sounds.has_noise:
-            speakers = self.sounds.of_speaker | self.voices.of_speaker
-            if "babble" in self.kinds and len(speakers) == 1:
+            speakers = self.sounds.of_speaker | self.talkers.of_speaker
+            if "babble" in data.noise and len(speakers) == 1:
                 raise DataError(
-                    f"noise is {self.kinds} and there is one speaker, expected several, of which "
-                    f"babble is made: set data.speaker_pattern, put the files of each speaker into "
-                    f"a folder, or leave babble out of data.noise"
+                    f"noise is {data.noise} and there is one speaker, expected several, since "
+                    f"babble is made of other speakers: set data.speaker_pattern, put the files of "
+                    f"each speaker into a folder, or leave babble out of data.noise"
                 )
-            self.made_of += [self.kinds, data.snr, data.level, seed, noise and digest(noise)]
-            utterances = self._joined()
-        pieces = [piece for each in utterances for piece in self._pieces(each, fresh)]
+            hashed = own_noise and content_hash(own_noise)
+            self.cache_key += [data.noise, data.snr, data.level, seed, hashed]
+            utterances = self._join_short()
+        pieces = [piece for utterance in utterances for piece in self._pieces(utterance)]
         frames = [num_frames(min(piece["samples"], self.size), data.rate) for piece in pieces]
-        rows = datasets.Dataset.from_list(pieces)
-        super().__init__(rows, np.array(frames), self._frames, seed, fresh=fresh)
+        super().__init__(
+            datasets.Dataset.from_list(pieces),
+            np.array(frames),
+            self._frames,
+            seed,
+            resample_each_epoch=is_training,
+        )
 
-    def _joined(self) -> list[list[int]]:
-        """Joins recordings of a speaker until they are as long as an item."""
-        found: list[list[int]] = []
+    def _join_short(self) -> list[list[int]]:
+        """Groups the recordings of each speaker, until each group is as long as an item."""
+        groups: list[list[int]] = []
         for rows in self.sounds.of_speaker.values():
-            several: list[int] = []
-            # As they stand in a folder, recordings of the same word would often come together.
+            group: list[int] = []
+            # In the order of a folder, recordings of the same word would often be joined.
             for row in np.random.default_rng(0).permutation(rows).tolist():
-                if not several or self.sounds.samples[several].sum() >= self.size:
-                    several = []
-                    found.append(several)
-                several.append(row)
-        return sorted(found)
+                if not group or self.sounds.samples[group].sum() >= self.size:
+                    group = []
+                    groups.append(group)
+                group.append(row)
+        return sorted(groups)
 
-    def _pieces(self, rows: list[int], fresh: bool) -> list[Item]:
-        """Returns the items of an utterance: its recordings, and where in them they are."""
+    def _pieces(self, rows: list[int]) -> list[Item]:
+        """Returns the items of an utterance: its recordings, and the begin and length in them."""
         total = int(self.sounds.samples[rows].sum())
-        first, *others = rows
-        name = self.sounds.names[first] + (f" and {len(others)} more" if others else "")
-        piece = {"name": name, "speaker": self.sounds.speakers[first], "rows": rows}
-        if fresh:
+        piece = {"speaker": self.sounds.speakers[rows[0]], "rows": rows}
+        if self.is_training:
             return [{**piece, "start": 0, "samples": total}] * max(1, total // self.size)
         number = -(-total // max(_PIECE * self.data.rate, self.size))
         ends = [total * end // number for end in range(number + 1)]
         return [{**piece, "start": start, "samples": end - start} for start, end in pairwise(ends)]
 
-    def whole(self, index: int) -> tuple[Waveform, Waveform]:
+    def piece_waves(self, index: int) -> tuple[Waveform, Waveform]:
         """Returns the noisy and the clean waveform of a piece that is scored."""
         return self._waves(self.rows[index], np.random.default_rng((*self.seed, 0, index)))
 
-    def seen(self, piece: Item, draw: Draw) -> tuple[Waveform, Waveform]:
-        """Returns the noisy and the clean waveform of which the frames of an item are made."""
-        if self.fresh:
+    def item_waves(self, piece: Item, random: Random) -> tuple[Waveform, Waveform]:
+        """Returns the noisy and the clean waveform of an item."""
+        if self.is_training:
             samples = min(piece["samples"], self.size)
-            start = int(draw.integers(piece["samples"] - samples + 1))
+            start = int(random.integers(piece["samples"] - samples + 1))
             piece = {**piece, "start": start, "samples": samples}
-        noisy, clean = self._waves(piece, draw)
+        noisy, clean = self._waves(piece, random)
         return noisy[: self.size], clean[: self.size]
 
-    def _frames(self, piece: Item, draw: Draw) -> Item:
-        pair = torch.from_numpy(np.stack(self.seen(piece, draw)))
-        noisy, clean = analyse(pair, self.data.rate).abs()
+    def _frames(self, piece: Item, random: Random) -> Item:
+        pair = torch.from_numpy(np.stack(self.item_waves(piece, random)))
+        noisy, clean = stft(pair, self.data.rate).abs()
         labels = torch.log(clean + self.floor).numpy()
         mask = np.ones(len(labels), np.int64)
         return {"inputs": noisy.numpy(), "labels": labels, "attention_mask": mask}
 
-    def _waves(self, piece: Item, draw: Draw) -> tuple[Waveform, Waveform]:
+    def _waves(self, piece: Item, random: Random) -> tuple[Waveform, Waveform]:
         clean = self._read(piece, "clean")
         if self.sounds.has_noise:
             return self._read(piece, "noisy"), clean
-        noise = self._noise(draw, len(clean), piece["speaker"])
-        return mix(clean, noise, draw.uniform(*self.data.snr), draw.uniform(*self.data.level))
+        noise = self._random_noise(random, len(clean), piece["speaker"])
+        return mix(clean, noise, random.uniform(*self.data.snr), random.uniform(*self.data.level))
 
     def _read(self, piece: Item, column: str) -> Waveform:
         waves = [self.sounds.read(row, column) for row in piece["rows"]]
         joined = waves[0] if len(waves) == 1 else np.concatenate(waves)
         return joined[piece["start"] :][: piece["samples"]]
 
-    def _noise(self, draw: Draw, samples: int, speaker: str) -> Waveform:
-        kind = self.kinds[int(draw.integers(len(self.kinds)))]
+    def _random_noise(self, random: Random, samples: int, speaker: str) -> Waveform:
+        kind = self.data.noise[int(random.integers(len(self.data.noise)))]
         if kind in COLORS:
-            return colored_noise(draw, samples, kind)
+            return colored_noise(random, samples, kind)
         if kind == "babble":
-            others = [name for name in self.voices.of_speaker if name != speaker]
-            talkers = draw.choice(others, size=draw.integers(3, 7)).tolist()
-            voices = [self.voices.talk(draw, name, samples) for name in talkers]
-            heard = [voice / rms(voice) for voice in voices if rms(voice) > SILENCE]
-            return np.sum(heard or [np.zeros(samples)], axis=0).astype(np.float32)
+            others = [name for name in self.talkers.of_speaker if name != speaker]
+            names = random.choice(others, size=random.integers(3, 7)).tolist()
+            waves = [self.talkers.talk(random, name, samples) for name in names]
+            audible = [wave / rms(wave) for wave in waves if rms(wave) > SILENCE]
+            return np.sum(audible or [np.zeros(samples)], axis=0).astype(np.float32)
         assert self.noise is not None
-        wave = self.noise.read(int(draw.integers(len(self.noise.samples))))
-        start = int(draw.integers(len(wave) - samples + 1 if len(wave) > samples else len(wave)))
+        wave = self.noise.read(int(random.integers(len(self.noise.samples))))
+        start = int(random.integers(len(wave) - samples + 1 if len(wave) > samples else len(wave)))
         return np.take(wave, range(start, start + samples), mode="wrap")  # a short one is repeated

@@ -1,9 +1,8 @@
-"""The documents of recipes: what YAML files and `--set` say, which is not checked yet.
+"""The documents of recipes: unchecked keys and values of YAML files and of `--set`.
 
-PyTorch is not imported here, so that the name of a recipe is checked at once.
+PyTorch is not imported here, so that the command line checks names at once.
 """
 
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from importlib import resources
@@ -16,14 +15,12 @@ from headwise.settings import merge
 from headwise.yaml import read_yaml
 
 Document = dict[str, Any]
-Change = tuple[tuple[str, ...], Any]  # the keys of a path, and the new value there
+Change = tuple[tuple[str, ...], Any]  # the keys of a path, and its new value
 
 _SUFFIXES = (".yaml", ".yml")
-_LISTED = ("systems", "datasets")  # what is compared: a recipe lists it as a whole
-# The dots of `module:Class` divide nothing: training.rules.package.module:Class.rate.
-_NAMES_CLASS = re.compile(r"(.*\b(?:rules|ablation))\.([\w.]*:\w*)(?:\.(.*))?")
-# Data that are there once headwise is installed: the names that tasks have as `built_in`, but those
-# that read files. Tasks are not asked, since that takes seconds.
+_LISTED = ("systems", "datasets")  # a recipe does not inherit single entries of its base
+# The names of data that are installed with headwise. They are written here because asking the tasks
+# for their `built_in` takes seconds; a test compares both.
 OFFLINE = {"interface-strings", "pydoc-topics", "package-docs", "docstrings", "generated", "pairs"}
 OFFLINE |= {"digits", "photographs"}
 
@@ -34,18 +31,18 @@ class RecipeError(ValueError):
 
 @cache
 def shipped_recipes() -> dict[str, str]:
-    """Returns the recipes that headwise ships: name to YAML text, sorted by name."""
+    """Returns the YAML of the recipes that headwise ships, by name, in alphabetical order."""
     files = (resources.files("headwise") / "recipes").iterdir()
     found = {Path(file.name): file for file in files if file.name.endswith(".yaml")}
     return {path.stem: found[path].read_text(encoding="utf-8") for path in sorted(found)}
 
 
 def read_document(name: str, above: tuple[str, ...] = ()) -> Document:
-    """Returns the keys of a recipe, and those of its `base` where it has none.
+    """Returns the keys of a recipe; it inherits the keys of its `base`.
 
     Args:
         name: the name of a recipe that headwise ships, or the path of a .yaml file.
-        above: the recipes of which it is the base.
+        above: the recipes that inherit from it.
 
     Raises:
         RecipeError: there is no such recipe, or it cannot be read.
@@ -54,42 +51,39 @@ def read_document(name: str, above: tuple[str, ...] = ()) -> Document:
     base = document.pop("base", None)
     if base is None:
         return document
-    if Path(str(base)).suffix in _SUFFIXES:  # from the folder of the recipe that names it
+    if Path(str(base)).suffix in _SUFFIXES:  # relative to the recipe that names it
         base = Path(name).parent / Path(str(base)).expanduser()
     try:
         if str(base) in (*above, name):
-            raise RecipeError(f"{base} stands above it, expected a recipe without a circle")
-        under = read_document(str(base), (*above, name))
+            raise RecipeError(f"{base} inherits from this recipe, expected no circle")
+        inherited = read_document(str(base), (*above, name))
     except RecipeError as error:
         raise RecipeError(f"base of recipe {name}: {error}") from error
     for key in _LISTED:
         if key in document:
-            under.pop(key, None)
-    return joined(under, document)
+            inherited.pop(key, None)
+    return joined(inherited, document)
 
 
 def _read(name: str) -> Document:
     path = Path(name).expanduser()
+    if path.suffix not in _SUFFIXES and name not in shipped_recipes():
+        raise RecipeError(
+            f"there is no recipe {shown(name)}, {expected_one_of(name, shipped_recipes())}; or "
+            f"give the path of a file that ends in .yaml"
+        )
     try:
         if path.suffix in _SUFFIXES:
-            text = path.read_text(encoding="utf-8-sig")  # without the mark of Windows editors
-        elif name in shipped_recipes():
-            text = shipped_recipes()[name]
+            text = path.read_text(encoding="utf-8-sig")  # without a byte order mark
         else:
-            raise RecipeError(
-                f"there is no recipe {shown(name)}, {expected_one_of(name, shipped_recipes())}; or give the "
-                f"path of a file that ends in .yaml"
-            )
+            text = shipped_recipes()[name]
         document = read_yaml(text)
     except OSError as error:
         raise RecipeError(f"recipe {cut(str(path))} cannot be read ({error.strerror})") from None
     except UnicodeDecodeError as error:
         line = error.object.count(b"\n", 0, error.start) + 1
-        raise RecipeError(
-            f"recipe {path}, line {line}: not UTF-8. {how_to_convert(error.object)}"
-        ) from None
-    except RecipeError:
-        raise
+        hint = how_to_convert(error.object)
+        raise RecipeError(f"recipe {path}, line {line}: not UTF-8. {hint}") from None
     except ValueError as error:
         raise RecipeError(f"recipe {name}: {error}") from error
     if not isinstance(document, dict):
@@ -101,7 +95,7 @@ def _read(name: str) -> Document:
 
 
 def joined(under: Mapping[str, Any], over: Mapping[str, Any]) -> Document:
-    """Returns a recipe with the keys of another, which win."""
+    """Returns the keys of two recipes; the values of the second one win."""
     document = merge(under, over)
     before, data = under.get("data"), over.get("data")
     if isinstance(before, Mapping) and isinstance(data, Mapping):
@@ -115,10 +109,7 @@ def check_names(
     datasets: Iterable[str] = (),
     changes: Sequence[str] = (),
 ) -> None:
-    """Raises `RecipeError` if there is no such recipe, or it has no such system or data set.
-
-    It does not wait for PyTorch; all else of a recipe is checked when it is read.
-    """
+    """Raises `RecipeError` if there is no such recipe, or it has no such system or data set."""
     document = with_changes(read_document(recipe), list(map(parse_change, changes)))
     for what, key, names in (("system", "systems", systems), ("data set", "datasets", datasets)):
         known = document.get(key) or {}
@@ -156,23 +147,19 @@ def parse_change(text: str) -> Change:
 def split_path(path: str) -> tuple[str, ...]:
     """Returns the keys of a path.
 
-    >>> split_path("training.max_steps"), split_path("training.rules.package.module:Class.rate")
-    (('training', 'max_steps'), ('training', 'rules', 'package.module:Class', 'rate'))
+    >>> split_path("training.max_steps")
+    ('training', 'max_steps')
     """
-    keys = path.split(".")
-    if match := _NAMES_CLASS.fullmatch(path.strip()):
-        before, name, after = match.groups()
-        keys = [*before.split("."), name, *(after.split(".") if after else [])]
-    return tuple(key.strip() for key in keys)
+    return tuple(key.strip() for key in path.split("."))
 
 
 def with_changes(document: Mapping[str, Any], changes: Sequence[Change]) -> Document:
-    """Returns a recipe with values in the places of others.
+    """Returns a recipe with new values.
 
     >>> with_changes({"model": {"layers": 2}}, [(("model", "dropout"), 0.0)])
     {'model': {'layers': 2, 'dropout': 0.0}}
     """
-    data: Any = {}  # all changes of data together decide whether it is another source
+    data: Any = {}  # all changes of data together decide whether the source is another
     for keys, value in changes:
         data = _put(data, keys, value) if keys[0] == "data" else data
     document = joined(document, data)
@@ -207,7 +194,7 @@ def differences(old: str, new: str) -> list[str]:
 
 
 def flatten(value: Any, prefix: str = "") -> Document:
-    """Returns the values of a recipe by their keys with dots.
+    """Returns the values of a recipe by their paths.
 
     >>> flatten({"model": {"layers": 2}, "seeds": [1, 2]})
     {'model.layers': 2, 'seeds': [1, 2]}
@@ -221,18 +208,18 @@ def flatten(value: Any, prefix: str = "") -> Document:
 
 
 class Listed(NamedTuple):
-    """What a list of recipes says of one of them."""
+    """A line in the list of recipes."""
 
     name: str
     task: str
-    budget: str  # how long each run is
-    systems: int  # how many there are
+    budget: str  # the length of each run
+    systems: int  # their number
     description: str
-    is_offline: bool  # whether its data are there once headwise is installed
+    is_offline: bool  # whether its data are installed with headwise
 
 
 def listed_recipes() -> list[Listed]:
-    """Returns what to list of the recipes that headwise ships, those that run offline first."""
+    """Returns the list of the recipes that headwise ships; the first ones run offline."""
     found = []
     for name in shipped_recipes():
         document = read_document(name)

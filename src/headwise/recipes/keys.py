@@ -1,10 +1,11 @@
-"""The keys of recipes: of a task with its model and its built-in data, or of a system."""
+"""The keys of recipes: of a task with its model and its installed data, or of a system."""
 
 import inspect
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import MISSING, fields
-from typing import Any, NamedTuple, get_args
+from types import NoneType, UnionType
+from typing import Annotated, Any, NamedTuple, Union, get_args, get_origin
 
 from pydantic import BaseModel
 
@@ -12,33 +13,31 @@ from headwise.heads.ablation import meaning_of, option_of
 from headwise.heads.attention import MultiHeadAttention
 from headwise.messages import expected_one_of, shown
 from headwise.models.plan import SYSTEMS, options_of, rule_name, system_class
-from headwise.recipes.errors import without_none
 from headwise.recipes.recipe import OF_DATA, TASKS, task_class
 
 
 class Key(NamedTuple):
-    """One key of a recipe, or an option of something that recipes name."""
+    """A key of a recipe, or an option of a system or of installed data."""
 
     name: str  # training.max_steps
-    default: str  # as YAML writes it; a dash if there is none
+    default: str  # as YAML; a dash without a default
     meaning: str
 
 
 def keys_of(name: str) -> list[Key]:
-    """Returns the keys of a task's recipes, or what recipes say of a system.
+    """Returns the keys of a task's recipes, or those that recipes have for a system.
 
     Args:
-        name: a task or a system, each by its short name or as module:Class.
+        name: a task or a system, by its short name or as module:Class.
 
     Raises:
-        ValueError: there is neither.
+        ValueError: there is no such task or system.
     """
     if name in TASKS:
         return list(_of_task(name))
     if name not in SYSTEMS and ":" not in name:
-        raise ValueError(
-            f"there is no task and no system {shown(name)}, {expected_one_of(name, [*TASKS, *SYSTEMS])}"
-        )
+        hint = expected_one_of(name, [*TASKS, *SYSTEMS])
+        raise ValueError(f"there is no task and no system {shown(name)}, {hint}")
     try:
         return list(_of_system(name))
     except ValueError:
@@ -59,9 +58,9 @@ def _of_task(name: str) -> Iterator[Key]:
 
 def _of_settings(kind: type[BaseModel], prefix: str) -> Iterator[Key]:
     for name, field in kind.model_fields.items():
-        inner, key = without_none(field.annotation), prefix + name
+        inner, key = _without_none(field.annotation), prefix + name
         if not _is_settings(inner):
-            default = "required" if field.is_required() else _default(field.get_default())
+            default = "required" if field.is_required() else _as_yaml(field.get_default())
             yield Key(key, default, " ".join((field.description or "").split()))
             inner, key = (get_args(inner) or [None])[-1], f"{key}.NAME"  # of dict[str, Settings]
         if _is_settings(inner):
@@ -72,17 +71,21 @@ def _is_settings(kind: Any) -> bool:
     return isinstance(kind, type) and issubclass(kind, BaseModel)
 
 
+def _without_none(kind: Any) -> Any:
+    """Returns the type of a value that may also be None, or has constraints."""
+    if get_origin(kind) is Annotated:
+        return _without_none(get_args(kind)[0])
+    members = [member for member in get_args(kind) if member is not NoneType]
+    is_optional = get_origin(kind) in (Union, UnionType) and len(members) == 1
+    return _without_none(members[0]) if is_optional else kind
+
+
 def _of_model(config: Any) -> Iterator[Key]:
-    meanings: dict[str, str] = {}
-    for base in reversed(config.__mro__):
-        if not base.__module__.startswith("transformers."):
-            meanings |= _described(base, "Attributes")
+    meanings = _described(config, "Attributes")
     for field in fields(config):
         if field.name in meanings and field.name not in OF_DATA:
-            default: Any = field.default
-            if field.default_factory is not MISSING:
-                default = field.default_factory()
-            yield Key(f"model.{field.name}", _default(default), meanings[field.name])
+            made = field.default if field.default_factory is MISSING else field.default_factory()
+            yield Key(f"model.{field.name}", _as_yaml(made), meanings[field.name])
 
 
 def _of_system(name: str) -> Iterator[Key]:
@@ -91,34 +94,37 @@ def _of_system(name: str) -> Iterator[Key]:
     for option, default, meaning in _arguments(system, "", options_of(system)):
         if not meaning or meaning.startswith("as in `MultiHeadAttention`"):
             meaning = usual.get(option, meaning)
-        yield Key(option, default.replace("required", "–"), meaning)  # it is the model's then
+        yield Key(option, default.replace("required", "–"), meaning)  # the model has it then
     for option in inspect.signature(system.from_config).parameters:
-        if option not in ("config", "site", "options"):  # that only plans have
+        if option not in ("config", "site", "options"):
             meaning = inspect.getdoc(system.from_config) or ""
             yield Key(option, "–", meaning.partition("\n")[0])
     if system.rule is not None:
         yield from _of_settings(system.rule.settings_class, f"training.rules.{rule_name(system)}.")
-    for edit in system.supported_ablations:
-        asked = f"evaluation.ablation.{name}={edit}"
-        yield Key(asked, option_of(edit) or "–", meaning_of(edit))
+    for ablation in system.supported_ablations:
+        key = f"evaluation.ablation.{name}={ablation}"
+        yield Key(key, option_of(ablation) or "–", meaning_of(ablation))
 
 
 def _arguments(of: Callable[..., Any], prefix: str, names: list[str]) -> Iterator[Key]:
-    """Yields arguments of a function, or of a class and those that it derives from."""
-    meanings: dict[str, str] = {}
+    """Yields arguments of a function, or of a class and its bases."""
+    meanings = _described(of, "Args")
     defaults: dict[str, Any] = {}
-    for base in reversed(inspect.getmro(of)) if isinstance(of, type) else (of,):
+    for base in _bases(of):
         if base is not object:
-            meanings |= _described(base, "Args")
             defaults |= {p.name: p.default for p in inspect.signature(base).parameters.values()}
     for name in names:
-        yield Key(f"{prefix}{name}", _default(defaults.get(name)), meanings.get(name, ""))
+        yield Key(f"{prefix}{name}", _as_yaml(defaults.get(name)), meanings.get(name, ""))
+
+
+def _bases(of: Any) -> list[Any]:
+    return list(reversed(inspect.getmro(of))) if isinstance(of, type) else [of]
 
 
 def _described(of: Any, heading: str) -> dict[str, str]:
-    """Returns what a docstring says of each name under a heading such as `Args`.
+    """Returns the descriptions of names under a heading of a docstring, such as `Args`.
 
-    What is said of several names together begins with them, since it may speak of each in turn.
+    A class has those of its bases, too, without transformers' classes.
 
     >>> def sound(low, high, rate):
     ...     '''Makes one.
@@ -131,18 +137,21 @@ def _described(of: Any, heading: str) -> dict[str, str]:
     >>> _described(sound, "Args")["high"], _described(sound, "Args")["rate"]
     ('low, high: the lowest frequency, and the highest.', 'samples per second.')
     """
-    text = vars(of).get("__doc__") if isinstance(of, type) else of.__doc__  # no base's
-    _, _, section = f"\n{inspect.cleandoc(text or '')}".partition(f"\n{heading}:\n")
     found: dict[str, str] = {}
-    for entry in re.split(r"\n(?=    \S)", re.split(r"\n(?=\S)", section)[0]):
-        names, _, meaning = " ".join(entry.split()).partition(": ")
-        said = f"{names}: {meaning}" if ", " in names else meaning
-        found |= dict.fromkeys(names.split(", "), said)
+    for base in _bases(of):
+        text = vars(base).get("__doc__") if isinstance(base, type) else base.__doc__
+        if (base.__module__ or "").startswith("transformers."):
+            continue
+        _, _, section = f"\n{inspect.cleandoc(text or '')}".partition(f"\n{heading}:\n")
+        for entry in re.split(r"\n(?=    \S)", re.split(r"\n(?=\S)", section)[0]):
+            names, _, meaning = " ".join(entry.split()).partition(": ")
+            meaning = f"{names}: {meaning}" if ", " in names else meaning
+            found |= dict.fromkeys(names.split(", "), meaning)
     return found
 
 
-def _default(value: Any) -> str:
-    """A default as YAML writes it; a dash if it is empty or has keys of its own."""
+def _as_yaml(value: Any) -> str:
+    """Returns a default as YAML; a dash if it is empty or has keys of its own."""
     if value is inspect.Parameter.empty:
         return "required"
     if value is None or isinstance(value, dict) or value in ([], ""):

@@ -1,8 +1,8 @@
-"""Models that start from a finished run, which `model.pretrained` names.
+"""Models that start from a finished run, the folder `model.pretrained`.
 
-Sizes, plan of attention and encoder (vocabulary or palette) are those of that run. A recipe need
-not repeat them, and where it does they must agree. Only the plan may differ, where that run has
-standard attention; and that on which no weights depend, such as dropout.
+Sizes, attention and encoder (vocabulary or palette) are those of that run; a recipe that repeats
+them must agree. A recipe may change settings without weights, such as dropout, and replace standard
+attention by another system.
 """
 
 import hashlib
@@ -21,12 +21,12 @@ from headwise.recipes.recipe import Recipe
 
 _Model = TypeVar("_Model", bound=HeadwiseModel)
 
-# Arguments of configurations on which no weights depend.
+# Arguments of configurations without weights.
 _FREE = {"dropout", "attention_dropout", "ffn_dropout", "adaptive_dropout", "label_smoothing"}
 
 
 def pretrained_config(model_class: type[HeadwiseModel], recipe: Recipe) -> TransformerConfig:
-    """Returns the configuration of a model that starts from a run, with the recipe's plan.
+    """Returns the configuration of a model that starts from a run, with the recipe's attention.
 
     Raises:
         ValueError: there is no such model, or the recipe contradicts it.
@@ -38,7 +38,7 @@ def pretrained_config(model_class: type[HeadwiseModel], recipe: Recipe) -> Trans
         if key not in known:
             raise ValueError(f"there is no key model.{key}{did_you_mean(key, known)}")
         there = getattr(config, key)
-        # The configuration has completed mappings such as rope_parameters.
+        # A configuration adds defaults to mappings such as rope_parameters.
         is_part = isinstance(given, Mapping) and isinstance(there, Mapping)
         agrees = given.items() <= there.items() if is_part else given == there
         if key == "attention":
@@ -60,7 +60,7 @@ def pretrained_config(model_class: type[HeadwiseModel], recipe: Recipe) -> Trans
 
 
 def pretrained_model(model_class: type[_Model], recipe: Recipe) -> _Model:
-    """Returns the model of a run, with the recipe's systems in place of standard attentions.
+    """Returns the model of a run, with the recipe's systems in place of standard attention.
 
     Raises:
         ValueError: there is no such model, the recipe contradicts it, or its output would change.
@@ -86,7 +86,7 @@ def _changes(recipe: Recipe) -> dict[str, Any]:
 
 
 def _folder(kind: Any, recipe: Recipe) -> Path:
-    """Returns the folder of the model that a recipe starts from, which is one of this kind."""
+    """Returns the folder of the pretrained model, after a check of its type."""
     folder = recipe.pretrained_folder()
     if folder is None or not (folder / "config.json").is_file():
         raise ValueError(

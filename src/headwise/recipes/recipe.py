@@ -1,7 +1,7 @@
-"""Recipes: one YAML file per experiment, whose keys are all checked.
+"""Recipes: one YAML file per experiment.
 
-A recipe says which data are read, which model is built and how it is trained. It also names the
-systems to compare: each is a set of changes to the rest of the recipe.
+A recipe describes the data, the model and the training. It also names the systems to compare: each
+system is a set of changes to the rest of the recipe.
 
     data: {path: interface-strings, options: {language: fr}}
     model: {embed_dim: 128, num_heads: 8}
@@ -52,9 +52,9 @@ TASKS = {
     "images": "headwise.tasks.images:Images",
     "speech-enhancement": "headwise.tasks.speech:SpeechEnhancement",
 }
-SEED, SYSTEM = "{seed}", "{system}"  # what stands in `model.pretrained` for them
-_COMPARED = ("systems", "datasets", "seeds")  # keys that a single run does not have
-# Arguments of configurations that follow from the data.
+SEED, SYSTEM = "{seed}", "{system}"  # placeholders in `model.pretrained`
+_COMPARED = ("systems", "datasets", "seeds")  # keys that a single run lacks
+# The arguments of configurations that follow from the data.
 OF_DATA = {"vocab_size", "target_vocab_size", "max_length", "problem", "classes", "num_labels"}
 OF_DATA |= {f"{role}_token_id" for role in ("pad", "bos", "eos", "mask", "decoder_start")}
 OF_DATA |= {"sampling_rate", "window"}
@@ -63,7 +63,7 @@ OF_DATA |= {"sampling_rate", "window"}
 def task_class(name: Any) -> "type[Task]":
     """Returns the class of a task: one of `TASKS`, or a user's own, named `module:Class`.
 
-    A module of the user's is not imported: a recipe may come from somebody else.
+    The user's module has to be imported already, since a recipe may come from somebody else.
 
     Raises:
         ValueError: there is no such task.
@@ -72,7 +72,7 @@ def task_class(name: Any) -> "type[Task]":
     found = importlib.import_module(module) if str(name) in TASKS else sys.modules.get(module)
     if kind and hasattr(found, kind):
         return getattr(found, kind)
-    hint = f"; give the command --import {module}, if it is one of your own" if kind else ""
+    hint = f"; for a task of your own add --import {module}" if kind else ""
     raise ValueError(f"there is no task {shown(name)}, {expected_one_of(name, TASKS)}{hint}")
 
 
@@ -80,12 +80,10 @@ class Evaluation(FrozenSettings):
     """How a finished model is evaluated; a task adds its own keys by a subclass."""
 
     test: bool = True
-    """Whether the model is scored on the test part, and on further test sets. The tries of
-    `compare --tune` are not."""
+    """Whether the model is scored on the test split and on further test sets."""
     ablation: dict[str, str | dict[str, Any]] = {}
-    """Changes what trained systems compute in evaluation: the name of a system, then the name of
-    one of its ablations, or a mapping with `name` and options. `headwise recipes --keys SYSTEM`
-    lists them."""
+    """Ablations of trained systems: the name of a system, and the name of one of its ablations or a
+    mapping with `name` and options. `headwise recipes --keys SYSTEM` lists them."""
 
     @field_validator("ablation")
     @classmethod
@@ -95,54 +93,53 @@ class Evaluation(FrozenSettings):
 
 
 class System(Settings):
-    """One system of a comparison: its changes to the recipe."""
+    """A system of a comparison: its changes to the recipe."""
 
     description: str = ""
     """A line that describes the system in lists and reports."""
     model: dict[str, Any] = {}
-    """Keys of `model` that this system sets otherwise."""
+    """Changes to `model`."""
     training: dict[str, Any] = {}
-    """Keys of `training` that this system sets otherwise."""
+    """Changes to `training`."""
 
 
 class Recipe(Settings):
-    """One experiment; the recipe of a task narrows `data` and `evaluation`, and may add keys."""
+    """One experiment; the recipe of a task has its own `data` and `evaluation`, and more keys."""
 
     title: str = ""
-    """What pages call the experiment. Default: the task and the data."""
+    """The title of pages. Default: the task and the data."""
     description: str = ""
     """A line that describes the recipe in lists."""
     base: str | None = None
-    """Another recipe, by name or path, whose keys hold where this one has none."""
+    """Another recipe, by name or path, from which this one inherits."""
     system: str = ""
-    """What pages call the system that is trained. The recipe of a run has it."""
+    """The name of the system, in the recipe of a run."""
     task: str
     """Name of the task, or `module:Class` of one of your own."""
     data: Data
     """The data to train and evaluate on."""
     model: dict[str, Any] = {}
-    """Arguments of the model's configuration: its sizes, and `attention`. `pretrained` names the
-    folder of a finished run from whose weights training starts; sizes, attention and vocabulary are
-    those of that run, and where it has standard attention, `attention` may name a system that can
-    start with the same output. `{system}` and `{seed}` in the name stand for those of each run."""
+    """Arguments of the model's configuration: its sizes, and `attention`. `pretrained` is the
+    folder of a finished run, with whose weights the training starts; sizes, attention and
+    vocabulary are those of that run. Where that run has standard attention, `attention` may name a
+    system that can start with the same output. `{system}` and `{seed}` in the folder's name are
+    replaced by those of each run."""
     training: TrainingSettings
     """How the model is trained."""
     evaluation: Evaluation = Field(default_factory=Evaluation)
     """How the trained model is evaluated."""
     systems: dict[Name, System] = {}
-    """The systems to compare: each name has the system's changes to the recipe. The first is the
-    baseline."""
+    """The systems to compare, by name; the first is the baseline."""
     datasets: dict[Name, dict[str, Any]] = {}
     """The data sets to compare on: each name has its changes to `data`. Every system is trained and
-    evaluated on each."""
+    evaluated on every data set."""
     seeds: list[Annotated[int, Field(ge=0, le=LARGEST_SEED)]] = []
-    """Seeds of a comparison, which trains every system once with each; by default `training.seed`
-    alone."""
+    """Seeds of a comparison: every system is trained once with each seed. By default
+    `training.seed` alone."""
 
     @field_validator("model")
     @classmethod
     def _absolute_start(cls, model: dict[str, Any]) -> dict[str, Any]:
-        """A run may be used from another folder than the one in which it was started."""
         start = model.get("pretrained")
         if not isinstance(start, str | None):
             raise ValueError(f"pretrained is {shown(start)}, expected a folder in quotes")
@@ -151,7 +148,7 @@ class Recipe(Settings):
     @field_validator("seeds")
     @classmethod
     def _check_seeds(cls, seeds: list[int]) -> list[int]:
-        if len(set(seeds)) < len(seeds):  # runs of one seed would count as several
+        if len(set(seeds)) < len(seeds):  # equal runs would count as several
             raise ValueError(f"the seeds are {seeds}, expected different numbers")
         return seeds
 
@@ -167,13 +164,13 @@ class Recipe(Settings):
         return self
 
     @property
-    def called(self) -> str:
-        """What pages call the experiment."""
-        return self.title or f"{self.task.replace('-', ' ')} on {self.data.called}"
+    def display_name(self) -> str:
+        """The title of pages."""
+        return self.title or f"{self.task.replace('-', ' ')} on {self.data.display_name}"
 
     @property
     def pretrained(self) -> str | None:
-        """What `model.pretrained` names; None if the model starts afresh."""
+        """The key `model.pretrained`; None if the model is new."""
         return self.model.get("pretrained")
 
     @property
@@ -182,18 +179,15 @@ class Recipe(Settings):
         return {key: value for key, value in self.model.items() if key != "pretrained"}
 
     def pretrained_folder(self) -> Path | None:
-        """Returns the folder of the model that training starts from; None if it starts afresh."""
+        """Returns the folder of the pretrained model; None if the model is new."""
         if self.pretrained is None:
             return None
         run = Path(str(self.pretrained).replace(SEED, str(self.training.seed))).expanduser()
         return run if (run / "config.json").is_file() else run / "model"
 
 
-# --- reading ------------------------------------------------------------------------------------
-
-
 def load_recipe(name: str, changes: Sequence[str] = ()) -> "RecipeFile":
-    """Reads a recipe that headwise ships, by its name, or one of your own, by its path.
+    """Reads a recipe that headwise ships, by its name, or a recipe of your own, by its path.
 
     Args:
         name: `interface-strings`, or `my/recipe.yaml`.
@@ -209,7 +203,7 @@ def load_recipe(name: str, changes: Sequence[str] = ()) -> "RecipeFile":
 
 
 class RecipeFile:
-    """A recipe with the changes of the command line, which win over those of its systems.
+    """A recipe with the changes of the command line, which win over the changes of its systems.
 
     Args:
         name: name or path of the recipe, for messages.
@@ -217,9 +211,9 @@ class RecipeFile:
         changes: keys and values of `--set`.
 
     Attributes:
-        recipe: the recipe, with its lists of systems and data sets; if it has no data of its own,
-            with those of its first data set. Its model is checked when a system is asked for.
-        has_data: whether it has data of its own, beside those of its data sets.
+        recipe: the recipe with its lists of systems and data sets. If it has no data of its own, it
+            has those of the first data set. `system` checks its model.
+        has_data: whether the recipe has data of its own, beside its data sets.
     """
 
     def __init__(self, name: str, document: Document, changes: Sequence[Change] = ()) -> None:
@@ -244,10 +238,10 @@ class RecipeFile:
     def system(
         self, name: str | None, dataset: str | None = None, changes: Sequence[Change] = ()
     ) -> Recipe:
-        """Returns the recipe of one system on one data set, without the lists of both.
+        """Returns the recipe of one run: of a system on a data set.
 
         Raises:
-            RecipeError: there is no such system or data set, or what comes of it is no recipe.
+            RecipeError: there is no such system or data set, or the recipe of the run is wrong.
         """
         if dataset is None and not self.has_data:
             raise RecipeError(
@@ -270,15 +264,15 @@ class RecipeFile:
         return self._checked(document, ", ".join(where), has_model=True)
 
     def is_set(self, keys: Sequence[str], system: str | None = None) -> bool:
-        """Whether `--set` or a system sets a key, a part of its value, or what it is a part of."""
+        """Whether `--set`, or a system, changes the value of a key."""
         own = with_changes({}, self._changes) if system is None else self._system(system)
-        mapping: Any = own if isinstance(own, dict) else own.model_dump()
+        value: Any = own if isinstance(own, dict) else own.model_dump()
         for key in keys:
-            if not isinstance(mapping, Mapping):
+            if not isinstance(value, Mapping):
                 return True
-            if key not in mapping:
+            if key not in value:
                 return False
-            mapping = mapping[key]
+            value = value[key]
         return True
 
     def check_comparable(self) -> None:
@@ -300,7 +294,8 @@ class RecipeFile:
     def _system(self, name: str) -> System:
         if name not in self.recipe.systems:
             raise RecipeError(
-                f"recipe {self.name} has no system {shown(name)}, {expected_one_of(name, self.system_names)}"
+                f"recipe {self.name} has no system {shown(name)}, "
+                f"{expected_one_of(name, self.system_names)}"
             )
         return self.recipe.systems[name]
 
@@ -310,7 +305,8 @@ class RecipeFile:
         known = self._document.get("datasets") or {}
         if dataset not in known:
             raise RecipeError(
-                f"recipe {self.name} has no data set {shown(dataset)}, {expected_one_of(dataset, known)}"
+                f"recipe {self.name} has no data set {shown(dataset)}, "
+                f"{expected_one_of(dataset, known)}"
             )
         return joined(self._document, {"data": known[dataset]})
 
@@ -320,7 +316,7 @@ class RecipeFile:
             try:
                 recipe = task.recipe_class.model_validate(document)
             except ValidationError as error:
-                raise ValueError(explain(task.recipe_class, error).strip()) from error
+                raise ValueError(explain(error, document, task.recipe_class)) from error
             _check_options(task, recipe.data)
             if has_model:
                 _check_model(task, recipe)
@@ -335,10 +331,10 @@ def to_yaml(recipe: Recipe) -> str:
 
 
 def _check_options(task: "type[Task]", data: Data) -> None:
-    """Raises `ValueError` if data that are there once installed are given other options."""
+    """Raises `ValueError` if installed data have no such option."""
     several = {"data": data} | {f"data.tests.{name}": data.test_set(name) for name in data.tests}
-    for where, each in several.items():
-        if (rows := task.built_in.get(each.path or "")) is None:
+    for path, own in several.items():
+        if (rows := task.built_in.get(own.path or "")) is None:
             continue
         arguments: dict[str, Any] = {
             name: (of.annotation, ... if of.default is of.empty else of.default)
@@ -346,22 +342,23 @@ def _check_options(task: "type[Task]", data: Data) -> None:
         }
         kind = create_model("Options", __base__=Settings, **arguments)
         try:
-            kind.model_validate(each.options)
+            kind.model_validate(own.options)
         except ValidationError as error:
-            raise ValueError(explain(kind, error, f"{where}.options.").strip()) from error
+            message = explain(error, own.options, kind, f"{path}.options.")
+            raise ValueError(message) from error
 
 
 def _check_model(task: "type[Task]", recipe: Recipe) -> None:
-    """Raises `ValueError` if the sizes and the plan under `model` make no model."""
+    """Raises `ValueError` if the keys of `model` make no model."""
     start = recipe.pretrained_folder()
     if start is not None and not (start / "config.json").is_file():
-        return  # a run that has finished does without the one that it has started from
+        return  # a finished run can be used without its pretrained model
     if given := sorted(OF_DATA & recipe.model.keys()):
         raise ValueError(f"model.{given[0]} follows from the data: leave it out")
     try:
         task.config(recipe)
     except (ArithmeticError, StrictDataclassError, TypeError, ValueError) as error:
-        # What huggingface_hub says of a field that has a value of another type.
+        # The message of huggingface_hub on a field with a value of another type.
         named = r"^Validation error for field '(\w+)': \w+: "
         reason = re.sub(named, r"model.\1: ", " ".join(str(error).split()))
         raise ValueError(reason if reason.startswith("model.") else f"model: {reason}") from error

@@ -8,7 +8,7 @@ et al. 2019, https://arxiv.org/abs/1907.11692). A perceptron reads one vector of
 where v is the mean over the tokens, or the first token's vector as in BERT (Devlin et al. 2019,
 https://arxiv.org/abs/1810.04805). The loss is the cross-entropy; of a regression, which has one
 output, the squared error. The encoder may be that of a masked language model (`model.pretrained`),
-from which sizes, vocabulary and weights come then; only the perceptron is fresh.
+whose sizes, vocabulary and weights it then has; only the perceptron is new.
 """
 
 import copy
@@ -28,41 +28,41 @@ from transformers import PreTrainedConfig, TextClassificationPipeline
 
 from headwise.data import tokenizers
 from headwise.data.builtin import docstrings
-from headwise.data.divide import cleaned, read_parts
-from headwise.data.encode import Columns, Items, column_of, lengths
+from headwise.data.encode import Columns, EncodedDataset, lengths, numeric_column
 from headwise.data.load import DataError
 from headwise.data.settings import Data, absolute
-from headwise.data.stream import Shards
+from headwise.data.splits import clean_rows, read_splits
+from headwise.data.stream import Stream
 from headwise.messages import expected_one_of, shown
 from headwise.models.config import SequenceClassifierConfig, StackConfig
 from headwise.models.for_tasks import MaskedLM, SequenceClassifier
 from headwise.ops import IGNORED_LABEL
 from headwise.recipes.pretrained import pretrained_config, pretrained_model
-from headwise.recipes.recipe import Evaluation, Recipe
+from headwise.recipes.recipe import Recipe
 from headwise.tasks.scores import Outcome, Sample, Score, spread
-from headwise.tasks.task import SPECIAL, Each, Positions, Task, Wish
+from headwise.tasks.task import SPECIAL, BatchMap, Positions, PredictRequest, Task, map_batches
 
-_SAMPLES = 12  # examples that a report shows
-_AT_ONCE = 64  # texts that are read together in evaluation and by `predict`
+_SAMPLES = 12  # examples in a report
+_BATCH = 64  # texts of a batch in evaluation and in `predict`
 _TITLES = {"text": "Text", "pair": "Second text", "label": "Label"}  # of samples
-# Arguments that the configurations of encoder and classifier share.
-_OF_ENCODER = {each.name for each in fields(StackConfig)} | {"vocab_size"}
-_OF_ENCODER -= {each.name for each in fields(PreTrainedConfig)}
+# The arguments of configurations that encoder and classifier share.
+_OF_ENCODER = {field.name for field in fields(StackConfig)} | {"vocab_size"}
+_OF_ENCODER -= {field.name for field in fields(PreTrainedConfig)}
 
 
 class LabelledData(Data):
-    """Labelled texts: the columns `text` and `label`, and of pairs `pair`, the other text."""
+    """Labelled texts: the columns `text` and `label`, and `pair` for the second text of pairs."""
 
     max_length: int = Field(512, ge=8)
-    """Largest number of tokens of an example, special tokens included. Longer ones are cut at the
-    end, of a pair the longer text first. A batch has training.batch_tokens / max_length
+    """Largest number of tokens of an example, special tokens included. Longer examples are cut at
+    the end, and of a pair first the longer text. A batch has training.batch_tokens / max_length
     examples."""
     classes: list[str] | None = None
-    """Names of the classes, in the order of the outputs of the model. A label that is a number is
-    the place of its class, unless the names are numbers. Default: the labels of the training data,
-    sorted. Those of a stream have to be given."""
+    """Names of the classes, in the order of the model's outputs. A label that is a number is the
+    index of its class, unless the names are numbers. Default: the sorted labels of the training
+    data; a stream needs the names."""
     regression: bool = False
-    """Whether labels are numbers to predict, in place of classes."""
+    """Whether labels are numbers to predict, not classes."""
 
     @field_validator("options")
     @classmethod
@@ -75,7 +75,7 @@ class LabelledData(Data):
         if self.regression and self.classes is not None:
             raise ValueError("classes is given and regression is true, expected one of them")
         if self.streaming and self.classes is None and not self.regression:
-            raise ValueError("classes is not given, expected the names of all, of a stream")
+            raise ValueError("classes is not given, expected the names of all: data are a stream")
         return self
 
 
@@ -102,24 +102,24 @@ class Classification(Task):
     model_class = SequenceClassifier
     built_in: ClassVar = {"docstrings": docstrings}
     columns: ClassVar = {"text": "text", "pair": None, "label": "label"}
-    key = "text"  # not with the other of a pair: premises of MNLI have several hypotheses
+    key = "text"  # without the second text: premises of MNLI have several hypotheses
     clean_keys: ClassVar = {"classes"}
     clean_features = datasets.Features(dict.fromkeys(columns, datasets.Value("string")))
     item_name = "examples"
-    counted = (("encoder", 128),)  # to which BERT cuts the examples of GLUE
+    counted = (("encoder", 128),)  # the length of GLUE's examples in BERT
     loss_unit = "nats per example"
     pipeline = "text-classification"
 
     @classmethod
-    def clean(cls, columns: Columns, data: LabelledData, part: str) -> Columns:
-        """Leaves out rows with an empty text or without a label; all else stays as it is."""
-        names, places, texts = data.classes or [], {}, columns["text"]
+    def clean(cls, columns: Columns, data: LabelledData, split: str) -> Columns:
+        """Leaves out rows with an empty text or without a label."""
+        names, by_index, texts = data.classes or [], {}, columns["text"]
         if names and not any(re.fullmatch(r"-?\d+|True|False", name) for name in names):
-            places = {-1: None, **dict(enumerate(names))}  # -1 is no label, as on the hub
+            by_index = {-1: None, **dict(enumerate(names))}  # -1 is no label, as on the hub
         others: Any = columns.get("pair", texts)
         kept: list[tuple[str, str, str]] = []
         for text, other, label in zip(texts, others, columns["label"], strict=True):
-            label = places.get(label, label)
+            label = by_index.get(label, label)
             if label not in (None, "") and all(x and x.strip() for x in (text, other)):
                 kept.append((text, other, str(label)))
         found = {name: [row[i] for row in kept] for i, name in enumerate(cls.columns)}
@@ -130,26 +130,26 @@ class Classification(Task):
         settings = self.recipe.tokenizer or tokenizers.TokenizerSettings()
 
         def texts() -> Iterator[str]:
-            for columns in self.to_learn_from(settings.sample_rows):
+            for columns in self.rows_to_learn_from(settings.sample_rows):
                 yield from filter(None, (*columns["text"], *columns["pair"]))
 
-        made_of = [self.digest("train")]
-        self.tokenizer = tokenizers.open_tokenizer(settings, "classifier", folder, texts, made_of)
+        key = [self.content_hash("train")]
+        self.tokenizer = tokenizers.open_tokenizer(settings, "classifier", folder, texts, key)
         self.tokenizer.model_max_length = data.max_length
         self._encoder = copy.deepcopy(self.tokenizer.backend_tokenizer)
-        self._encoder.encode_special_tokens = True  # one that is written out in a text is text
-        self._encoder.enable_truncation(data.max_length)  # of a pair the longer text first
+        self._encoder.encode_special_tokens = True  # the name of one inside a text is text
+        self._encoder.enable_truncation(data.max_length)  # cuts the longer text of a pair first
         self.padding = {"input_ids": self.tokenizer.pad_token_id}
         self.classes = None if data.regression else data.classes or self._learned_classes()
         if self.classes is None:
             self.loss_unit = "squared error per example"  # type: ignore[misc]
-        self.made_of = [self._encoder.to_str(), self.classes]
+        self.cache_key = [self._encoder.to_str(), self.classes]
 
     def _learned_classes(self) -> list[str]:
-        """Returns the labels of the training data as a whole, of which `train` may be a share."""
+        """Returns the labels of all training data, although `train` may be a share of them."""
         data = self.recipe.data
-        rows = read_parts(data, type(self), ["train"])["train"]
-        found = set(cleaned(rows, data, "train", type(self)).unique("label"))
+        rows = read_splits(data, type(self), ["train"])["train"]
+        found = set(clean_rows(rows, data, "train", type(self)).unique("label"))
         if len(found) == 1:
             raise DataError(f"all labels of the training data are {found}, expected two or more")
         return sorted(
@@ -163,13 +163,13 @@ class Classification(Task):
             inputs = list(zip(columns["text"], columns["pair"], strict=True))
         found = self._encoder.encode_batch_fast(inputs)
         return {
-            "input_ids": [each.ids for each in found],
+            "input_ids": [encoding.ids for encoding in found],
             "labels": list(map(self._number, columns["text"], columns["label"])),
-            "is_cut": [bool(each.overflowing) for each in found],
+            "is_cut": [bool(encoding.overflowing) for encoding in found],
         }
 
     def _number(self, text: str, label: str) -> float:
-        """Returns the number of a class, or the number that a label is."""
+        """Returns the index of a class, or the value of a number."""
         if self.classes is not None:
             if label in self.classes:
                 return self.classes.index(label)
@@ -182,18 +182,19 @@ class Classification(Task):
             if math.isfinite(number) and number != IGNORED_LABEL:
                 return number
             remedy = f"expected a number other than {IGNORED_LABEL}, since data.regression is true"
-        where = self.recipe.data.called
+        where = self.recipe.data.display_name
         raise DataError(f"{where}: the text {shown(text)} has the label {label!r}, {remedy}")
 
-    def items(self, rows: Any, part: str) -> Items:
-        """Counts every example as `max_length`, so that a batch has examples of all lengths.
+    def items(self, rows: Any, split: str) -> EncodedDataset:
+        """Gives every example the length `max_length`, so that a batch has examples of all lengths.
 
-        In a probe the label may be the length: batches of similar ones would be of one class.
+        If the label depends on the length, batches of similar length would have one class.
         """
-        cut = int(column_of(rows, "is_cut").sum())
-        if cut and not isinstance(self.rows[part], Shards):
-            self.facts[part]["cut"] = cut
-        return Items(rows.remove_columns("is_cut"), np.full(len(rows), self.recipe.data.max_length))
+        cut = int(numeric_column(rows, "is_cut").sum())
+        if cut and not isinstance(self.rows[split], Stream):
+            self.facts[split]["cut"] = cut
+        sizes = np.full(len(rows), self.recipe.data.max_length)
+        return EncodedDataset(rows.remove_columns("is_cut"), sizes)
 
     def save(self, folder: Path) -> None:
         self.tokenizer.save_pretrained(folder)
@@ -237,12 +238,13 @@ class Classification(Task):
         batch = super().collate(items)
         return batch if self.classes else {**batch, "labels": batch["labels"].float()}
 
-    def evaluate(self, model: Any, part: str, evaluation: Evaluation, each: Each) -> Outcome:
+    def evaluate(
+        self, model: Any, split: str, evaluation: Any, map_batches: BatchMap = map_batches
+    ) -> Outcome:
         """Computes the accuracy, or Pearson's and Spearman's correlation of a regression."""
-        items = self.stored(part)
-        # Examples of similar lengths need little padding.
+        items = self.stored(split)
         order = np.argsort(lengths(items.rows, "input_ids")[:, 0], kind="stable")
-        batches = np.split(order, range(_AT_ONCE, len(order), _AT_ONCE))
+        batches = np.split(order, range(_BATCH, len(order), _BATCH))
 
         @torch.no_grad()
         def predict(chosen: np.ndarray) -> np.ndarray:
@@ -252,8 +254,8 @@ class Classification(Task):
             return (logits[:, 0] if self.classes is None else logits.argmax(-1)).numpy()
 
         predicted = np.empty(len(items))
-        predicted[order] = np.concatenate(each(batches, predict))
-        labels = column_of(items.rows, "labels").astype(float)
+        predicted[order] = np.concatenate(map_batches(batches, predict))
+        labels = numeric_column(items.rows, "labels").astype(float)
         if self.classes is None:
             outputs = [f"{number:.3f}" for number in predicted]
             rows = np.column_stack([labels, predicted])
@@ -266,7 +268,7 @@ class Classification(Task):
             scores = [Score.of("accuracy", rows, "accuracy", note=note)]
         samples = []
         for index in spread(range(len(outputs)), _SAMPLES):
-            row = self.rows[part][index]
+            row = self.rows[split][index]
             given = {title: row[name] for name, title in _TITLES.items() if row[name]}
             samples.append(Sample(given=given, made=outputs[index]))
         return Outcome(scores=scores, outputs=outputs, samples=samples)
@@ -278,22 +280,22 @@ class Classification(Task):
 
     @classmethod
     def predict(
-        cls, folder: Path, recipe: ClassificationRecipe, model: Any, wish: Wish
+        cls, folder: Path, recipe: ClassificationRecipe, model: Any, request: PredictRequest
     ) -> Iterator[str]:
-        """Yields the class of each line and its probability, or the number that is predicted.
+        """Yields the class of each line and its probability, or the predicted number.
 
-        A tab divides the texts of a pair.
+        A tab separates the texts of a pair.
         """
-        wish.refuse(recipe.task, "number", "output")
+        request.refuse(recipe.task, "number", "output")
         names = ("text", "text_pair")[: 1 + ("pair" in recipe.data.columns)]
-        lines = [line.split("\t") for line in wish.lines()]
+        lines = [line.split("\t") for line in request.lines()]
         for texts in lines:
             if len(texts) != len(names):
                 raise ValueError(f"a line has {shown(texts)}, expected {len(names)} texts and tabs")
         tokenizer = tokenizers.read_tokenizer(folder)
         read = TextClassificationPipeline(model=model, tokenizer=tokenizer, device=model.device)
         inputs = [dict(zip(names, texts, strict=True)) for texts in lines]
-        for found in read(inputs, batch_size=_AT_ONCE, truncation=True):
+        for found in read(inputs, batch_size=_BATCH, truncation=True):
             score = found["score"]
             yield f"{score:.3f}" if recipe.data.regression else f"{found['label']}\t{score:.4f}"
 

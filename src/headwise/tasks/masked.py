@@ -3,11 +3,11 @@
 Devlin et al. 2019, *BERT: Pre-training of Deep Bidirectional Transformers for Language
 Understanding*, https://arxiv.org/abs/1810.04805 (which tokens are hidden, and how);
 Liu et al. 2019, *RoBERTa: A Robustly Optimized BERT Pretraining Approach*,
-https://arxiv.org/abs/1907.11692 (tokens are hidden anew in each epoch; FULL-SENTENCES).
+https://arxiv.org/abs/1907.11692 (other tokens are hidden in each epoch; FULL-SENTENCES).
 
 Full lines are packed into blocks of at most `block_length` tokens. Each block begins with `<bos>`;
-each line ends with `<eos>`, and another `<eos>` separates two documents. Masks are drawn anew in
-each epoch of training; outside training they are fixed, and the same for all systems.
+each line ends with `<eos>`, and another `<eos>` separates two documents. Each epoch of training has
+its own masks; in evaluation the masks are fixed, and the same for all systems.
 """
 
 from collections.abc import Iterator, Mapping
@@ -22,9 +22,9 @@ import torch
 from pydantic import Field, model_validator
 from torch import Tensor
 
-from headwise.data.encode import Columns, Item, Items, digest_of, lengths
+from headwise.data.encode import Columns, EncodedDataset, Item, hash_of, lengths
 from headwise.data.load import DataError
-from headwise.data.stream import Shards
+from headwise.data.stream import Stream
 from headwise.data.tokenizers import TokenizerSettings, read_tokenizer, vocab_size
 from headwise.models.for_tasks import MaskedLM
 from headwise.ops import IGNORED_LABEL
@@ -32,7 +32,7 @@ from headwise.recipes.recipe import Evaluation, Recipe
 from headwise.settings import LARGEST_SEED, FrozenSettings
 from headwise.tasks.language import RunningText, RunningTextData
 from headwise.tasks.scores import Outcome, Score
-from headwise.tasks.task import Each, Positions, Wish
+from headwise.tasks.task import BatchMap, Positions, PredictRequest, map_batches
 
 _BATCH_TOKENS = 4096  # tokens of a batch in evaluation
 _LINES = 32  # lines that are filled in at once
@@ -41,14 +41,14 @@ _LINES = 32  # lines that are filled in at once
 
 
 class MaskedData(RunningTextData):
-    """Running text: rows are lines, and a blank one divides two documents."""
+    """Running text: rows are lines, and a blank line separates two documents."""
 
     block_length: int = Field(512, ge=8)
     """Largest number of tokens of a sequence, into which full lines are packed."""
 
 
 class MaskingSettings(FrozenSettings):
-    """Settings of masking: which tokens are predicted, and what the model reads in their place."""
+    """Which tokens are predicted, and which tokens the model reads in their place."""
 
     fraction: float = Field(0.15, gt=0, le=1)
     """Share of the tokens of a sequence, special ones excluded, that are predicted."""
@@ -69,24 +69,24 @@ class MaskingSettings(FrozenSettings):
 
 
 class MaskedEvaluation(Evaluation):
-    """Settings of the evaluation."""
+    """How the test split is scored."""
 
     draws: int = Field(1, ge=1)
-    """How many times the masks of each test sequence are drawn; with more draws the scores of a
-    small test part vary less."""
+    """Number of random masks of each test sequence; with more of them the scores of a small test
+    split vary less."""
 
 
 class MaskedRecipe(Recipe):
     """The recipe of a masked language model."""
 
     data: MaskedData
-    """Which text the model learns from."""
+    """The text."""
     tokenizer: TokenizerSettings = Field(default_factory=TokenizerSettings)
     """The vocabulary."""
     masking: MaskingSettings = Field(default_factory=MaskingSettings)
     """Which tokens are hidden, and how."""
     evaluation: MaskedEvaluation = Field(default_factory=MaskedEvaluation)
-    """How the test part is scored."""
+    """How the test split is scored."""
 
 
 # --- the task -----------------------------------------------------------------------------------
@@ -114,7 +114,7 @@ class MaskedLanguageModelling(RunningText):
         """Returns blocks of full lines, without those that have no word to hide."""
         lines = columns["text"]
         once = [line for line, before in zip(lines, ["", *lines], strict=False) if line or before]
-        tokens = self.tokens(once)  # of a blank line only its end, which separates two documents
+        tokens = self.tokens(once)  # a blank line is only its end, a separator
         stream = np.concatenate([np.empty(0, np.int32), *tokens])
         packed = pack_sentences(list(map(len, tokens)), self.block_length - 1)
         blocks = (stream[start:end] for start, end in packed)
@@ -122,23 +122,22 @@ class MaskedLanguageModelling(RunningText):
         kept = (block for block in blocks if self._is_word[block].any())
         return {"input_ids": [np.concatenate([begin, block]) for block in kept]}
 
-    def items(self, rows: datasets.Dataset, part: str) -> Items:
-        if not len(rows) and not isinstance(self.rows[part], Shards):
+    def items(self, rows: datasets.Dataset, split: str) -> EncodedDataset:
+        if not len(rows) and not isinstance(self.rows[split], Stream):
             raise DataError(
-                f"the {part} part has no word that could be hidden: all of them are <unk>; give "
+                f"the {split} split has no word that could be hidden: all of them are <unk>; give "
                 f"text of the same language, or a larger tokenizer.vocab_size"
             )
-        # Masks depend on seed and index alone, not on which further test sets there are.
-        seed = (self.recipe.masking.seed, {"train": 0, "validation": 1}.get(part, 2))
-        size = lengths(rows, "input_ids")[:, 0]
-        return Items(rows, size, self._hidden, seed, fresh=part == "train")
+        # All test sets have one seed, so that a further one does not change the others.
+        seed = (self.recipe.masking.seed, {"train": 0, "validation": 1}.get(split, 2))
+        size, resample = lengths(rows, "input_ids")[:, 0], split == "train"
+        return EncodedDataset(rows, size, self._mask, seed, resample_each_epoch=resample)
 
-    def _hidden(self, item: Item, generator: np.random.Generator) -> Item:
-        """Hides some words of a sequence, and labels them; a word is any token but special ones.
+    def _mask(self, item: Item, generator: np.random.Generator) -> Item:
+        """Hides some words of a sequence, and labels them; all but special tokens are words.
 
-        Of n words, ⌊n · fraction + u⌋ are chosen, u uniform in [0, 1), and at least one, as in the
-        code of RoBERTa. Each chosen word becomes the mask or a random word, or stays, independently
-        of the others.
+        Of n words, ⌊n · fraction + u⌋ are chosen, with u uniform in [0, 1), and at least one, as in
+        the code of RoBERTa. Each chosen word is replaced by the mask or by a random word, or kept.
         """
         settings, ids = self.recipe.masking, np.array(item["input_ids"])
         inputs, labels = ids.copy(), np.full_like(ids, IGNORED_LABEL)
@@ -146,22 +145,23 @@ class MaskedLanguageModelling(RunningText):
         number = max(1, int(len(candidates) * settings.fraction + generator.random()))
         chosen = generator.choice(candidates, min(number, len(candidates)), replace=False)
         labels[chosen] = ids[chosen]
-        fate = generator.random(len(chosen))
-        drawn = generator.choice(self._words, len(chosen))
-        masked = fate < settings.masked
-        replaced = ~masked & (fate < settings.masked + settings.random)
+        uniform = generator.random(len(chosen))
+        words = generator.choice(self._words, len(chosen))
+        masked = uniform < settings.masked
+        replaced = ~masked & (uniform < settings.masked + settings.random)
         inputs[chosen[masked]] = self.tokenizer.mask_token_id
-        inputs[chosen[replaced]] = drawn[replaced]
+        inputs[chosen[replaced]] = words[replaced]
         return {"input_ids": inputs, "labels": labels}
 
-    def digest(self, part: str | None = None) -> str:
-        if part is None:
-            return super().digest()
-        # What is hidden belongs to the items, which are sequences of tokens.
-        return digest_of(super().digest(part), self.recipe.masking.model_dump(), *self.made_of)
+    def content_hash(self, split: str | None = None) -> str:
+        if split is None:
+            return super().content_hash()
+        # The items are sequences of tokens with masks.
+        masking = self.recipe.masking.model_dump()
+        return hash_of(super().content_hash(split), masking, *self.cache_key)
 
     def describe(self, batch: Mapping[str, Tensor]) -> dict[str, Positions]:
-        """The tokens that the model reads, most of the predicted ones masked."""
+        """Returns the tokens that the model reads, and the fate of each: predicted, masked."""
         predicted = batch["labels"] != IGNORED_LABEL
         masked = predicted & (batch["input_ids"] == self.tokenizer.mask_token_id)
         # 0 where nothing is predicted, 1 at a mask, 2 where a predicted token is not masked.
@@ -169,20 +169,24 @@ class MaskedLanguageModelling(RunningText):
         described = super().describe(batch)
         return {k: replace(tokens, classes={"mask": hidden}) for k, tokens in described.items()}
 
-    def evaluate(self, model: Any, part: str, evaluation: Any, each: Each) -> Outcome:
-        """Computes perplexity and accuracy over all tokens that are predicted.
+    def evaluate(
+        self, model: Any, split: str, evaluation: Any, map_batches: BatchMap = map_batches
+    ) -> Outcome:
+        """Computes perplexity and accuracy over all chosen tokens, also those that are not masked.
 
-        As in the papers, these are all chosen tokens, whether they are masked, replaced or left.
+        This is how the papers count.
         """
-        items = self.stored(part)
-        drawn = Items(items.rows, items.lengths, items.draw, items.seed, fresh=True)
+        items = self.stored(split)
+        several = EncodedDataset(
+            items.rows, items.lengths, items.augment, items.seed, resample_each_epoch=True
+        )
 
         def score(indices: list[int]) -> np.ndarray:
-            """Returns nats, number of labels and of right guesses, `(sequences, 3)`."""
+            """Returns the nats, the number of labels and of correct ones, `(sequences, 3)`."""
             sums = np.zeros((len(indices), 3))
             for draw in range(evaluation.draws):
-                drawn.set_epoch(draw)
-                batch = self.collate(drawn.__getitems__(indices))
+                several.set_epoch(draw)
+                batch = self.collate(several.__getitems__(indices))
                 batch = {name: x.to(model.device) for name, x in batch.items()}
                 hidden = batch["labels"] != IGNORED_LABEL
                 with torch.no_grad():
@@ -194,8 +198,8 @@ class MaskedLanguageModelling(RunningText):
                 np.add.at(sums, hidden.nonzero()[:, 0].cpu().numpy(), found.cpu().numpy())
             return sums
 
-        batches, figures = self.batches(part, _BATCH_TOKENS), np.empty((len(items), 3))
-        figures[list(chain(*batches))] = np.concatenate(each(batches, score))
+        batches, figures = self.batches(split, _BATCH_TOKENS), np.empty((len(items), 3))
+        figures[list(chain(*batches))] = np.concatenate(map_batches(batches, score))
         count = f"{int(figures[:, 1].sum()):,} hidden tokens in {len(items):,} sequences"
         of = {"lower_is_better": True, "digits": 2, "note": count}
         perplexity = Score.of("perplexity", figures[:, :2], "perplexity", **of)
@@ -204,10 +208,12 @@ class MaskedLanguageModelling(RunningText):
         return Outcome(scores=[perplexity, accuracy])
 
     @classmethod
-    def predict(cls, folder: Path, recipe: Any, model: Any, wish: Wish) -> Iterator[str]:
+    def predict(
+        cls, folder: Path, recipe: Any, model: Any, request: PredictRequest
+    ) -> Iterator[str]:
         """Yields each line with the likeliest token in the place of each `<mask>`."""
-        wish.refuse(cls.name, "number", "output")
-        tokenizer, lines = read_tokenizer(folder, cls.kind), wish.lines()
+        request.refuse(cls.name, "number", "output")
+        tokenizer, lines = read_tokenizer(folder, cls.kind), request.lines()
         special = [tokenizer.pad_token_id, tokenizer.bos_token_id, tokenizer.eos_token_id]
         for begin in range(0, len(lines), _LINES):
             some = [line.strip() for line in lines[begin : begin + _LINES]]
@@ -222,11 +228,11 @@ class MaskedLanguageModelling(RunningText):
 def pack_sentences(lengths: list[int], capacity: int) -> Iterator[tuple[int, int]]:
     """Packs consecutive full sentences into blocks of at most `capacity` tokens.
 
-    Each sentence has its end. A sentence of one token is an empty one, which separates two
-    documents; it is dropped at the beginning or end of a block. A sentence that is longer than a
+    The length of a sentence includes its end. An empty sentence, of length 1, separates two
+    documents; it is dropped at the beginning and end of a block. A sentence that is longer than a
     block is cut.
 
-    Yields the position of each block's first token in the stream, and that after its last one.
+    Yields the begin and the end of each block in the stream of tokens.
 
     >>> list(pack_sentences([3, 4, 1, 2, 1, 9], capacity=8))
     [(0, 7), (8, 10), (11, 19), (19, 20)]

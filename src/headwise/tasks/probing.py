@@ -6,15 +6,15 @@ of the base Transformer, the mean of the top layer, and a perceptron are trained
 the ten tasks of Conneau et al. 2018, *What you can cram into a single $&!#* vector: Probing
 sentence embeddings for linguistic properties*, https://arxiv.org/abs/1805.01070.
 
-Data are SentEval's files, or are made from any text, since three of the ten tasks need no parser:
+The data are SentEval's files, or are made from any text: three of the ten tasks need no parser.
 
-- SeLen: how many words a sentence has, in six classes;
-- WC: which one of 1,000 words of middle frequency occurs in it;
+- SeLen: the number of words of a sentence, in six classes;
+- WC: the one of 1,000 words of middle frequency that occurs in it;
 - BShift: whether two neighbouring words are swapped.
 
-What the paper leaves open is as in https://github.com/facebookresearch/SentEval/tree/main/data/probing.
-Sentences have 5 to 28 words, each is used once, and all classes have the same size in every part.
-Hashes of the sentences and of a seed decide everything: the same text gives the same examples.
+Details follow https://github.com/facebookresearch/SentEval/tree/main/data/probing. Sentences have 5
+to 28 words, each is used once, and all classes have the same size in every split. Hashes of the
+sentences and of a seed decide everything: the same text gives the same examples.
 """
 
 import hashlib
@@ -27,31 +27,31 @@ from typing import Any, ClassVar, Literal
 import datasets
 import numpy as np
 
-from headwise.data.builtin import DOCUMENTED, paragraphs_of, sentences_of, stamps_of
-from headwise.data.load import DataError, Row, generated, lines, stamp
-from headwise.data.settings import PARTS
+from headwise.data.builtin import DOCUMENTED, package_signature, paragraphs_of, sentences_of
+from headwise.data.load import DataError, Row, file_signature, from_generator, lines
+from headwise.data.settings import SPLITS
 from headwise.messages import shown
 from headwise.tasks.classification import Classification
 
 Classes = dict[str, list[str]]  # name of a class to its sentences
 
 _LEAST, _MOST = 5, 28  # words of a sentence
-_HELD_OUT = 0.1  # share of the sentences in the validation part, and in the test part
+_HELD_OUT = 0.1  # share of the sentences in the validation split, and in the test split
 _WORD = re.compile(r"\w+(?:['’-]\w+)*")  # with apostrophes and hyphens inside
 _NEIGHBOURS = re.compile(rf"({_WORD.pattern}) (?=({_WORD.pattern}))")
-_PARTITIONS = dict(zip(("tr", "va", "te"), PARTS, strict=True))
+_PARTITIONS = dict(zip(("tr", "va", "te"), SPLITS, strict=True))
 
 
 def senteval(file: str) -> dict[str, datasets.Dataset]:
-    """Returns the parts of a file of SentEval's probing tasks.
+    """Returns the splits of a file of SentEval's probing tasks.
 
-    Its lines are partition (tr, va or te), label and sentence, divided by tabs; further fields may
-    stand before the sentence.
+    Its lines are partition (tr, va or te), label and sentence, separated by tabs; there may be
+    further fields before the sentence.
 
     Args:
         file: the file, such as bigram_shift.txt, which may be compressed.
     """
-    return _in_parts(generated(_of_senteval, file=file, stamp=stamp(file)))
+    return _by_split(from_generator(_of_senteval, file=file, signature=file_signature(file)))
 
 
 def _of_senteval(file: str, **_: object) -> Iterator[Row]:
@@ -60,10 +60,10 @@ def _of_senteval(file: str, **_: object) -> Iterator[Row]:
         if fields[0] not in _PARTITIONS or len(fields) < 3:
             raise DataError(
                 f"{file}, line {number:,}: {shown(line)}, expected tr, va or te, a label and a "
-                f"sentence, divided by tabs"
+                f"sentence, separated by tabs"
             )
         sentence = " ".join(fields[-1].split())
-        yield {"part": _PARTITIONS[fields[0]], "text": sentence, "label": fields[1]}
+        yield {"split": _PARTITIONS[fields[0]], "text": sentence, "label": fields[1]}
 
 
 def generated_probe(
@@ -74,19 +74,19 @@ def generated_probe(
     num_words: int = 1000,
     seed: int = 1,
 ) -> dict[str, datasets.Dataset]:
-    """Returns the parts of a probing task that is made from a text, with a tenth held out for each.
+    """Returns the splits of a probing task that is made from a text.
 
     Args:
         probe: the task.
-        packages: the text: the first paragraphs of the docstrings of these packages.
+        packages: packages whose docstrings, their first paragraphs, are the text.
         file: a text file in place of packages.
-        num_bins: of SeLen, the number of classes; the smallest is as large as possible.
-        num_words: of WC, the number of words, which are the classes; little text needs fewer.
-        seed: of the choice of sentences, of their parts, and of the words that are swapped.
+        num_bins: the number of classes of SeLen; the smallest is as large as possible.
+        num_words: the number of words of WC, which are the classes; little text needs fewer.
+        seed: seed of the choice of sentences, of their splits, and of the words that are swapped.
     """
     options = dict(locals())
-    stamps = stamps_of(packages) if file is None else stamp(file)
-    return _in_parts(generated(_of_text, **options, stamps=stamps))
+    signature = package_signature(packages) if file is None else file_signature(file)
+    return _by_split(from_generator(_of_text, **options, signature=signature))
 
 
 def _of_text(
@@ -104,9 +104,9 @@ def _of_text(
     yield from balanced(classes, seed)
 
 
-def _in_parts(rows: datasets.Dataset) -> dict[str, datasets.Dataset]:
-    part_of = np.array(rows["part"][:])
-    return {part: rows.select(np.flatnonzero(part_of == part)) for part in PARTS}
+def _by_split(rows: datasets.Dataset) -> dict[str, datasets.Dataset]:
+    split_of = np.array(rows["split"][:])
+    return {split: rows.select(np.flatnonzero(split_of == split)) for split in SPLITS}
 
 
 # --- the probes -------------------------------------------------------------------------------
@@ -115,7 +115,7 @@ def _in_parts(rows: datasets.Dataset) -> dict[str, datasets.Dataset]:
 def sentence_length(sentences: Sequence[str], num_bins: int = 6) -> Classes:
     """Makes SeLen: sentences by their number of words, in classes with names such as `5-8`.
 
-    The smallest class has as many sentences as possible, since the others are cut to its size.
+    The smallest class is as large as possible, since the others are reduced to its size.
     """
     length_of = {sentence: len(_WORD.findall(sentence)) for sentence in sentences}
     counts = Counter(length_of.values())
@@ -144,8 +144,8 @@ def sentence_length(sentences: Sequence[str], num_bins: int = 6) -> Classes:
 def word_content(sentences: Sequence[str], num_words: int = 1000) -> Classes:
     """Makes WC: sentences by the one of `num_words` words that occurs in them, once.
 
-    They are the first words of lower case and at least four letters behind rank 2 `num_words`, in
-    the order of frequency. Case matters, but a sentence's first word counts in lower case.
+    These are the most frequent words of lower case and at least four letters, without the
+    2 `num_words` most frequent words of all. The first word of a sentence counts as lower case.
     """
     words = {text: _WORD.findall(text) for text in sentences}
     for own in words.values():
@@ -167,10 +167,10 @@ def word_content(sentences: Sequence[str], num_words: int = 1000) -> Classes:
 
 
 def bigram_shift(sentences: Sequence[str], seed: int = 1) -> Classes:
-    """Makes BShift: half of the sentences stay (O), the others have two neighbours swapped (I).
+    """Makes BShift: in half of the sentences (I) two neighbouring words are swapped, else not (O).
 
-    These are different words with only a space between them. Neither the first word nor punctuation
-    moves, and sentences with double quotes are left out.
+    The two words differ and have only a space between them. The first word and punctuation keep
+    their places, and sentences with double quotes are left out.
     """
     known = set(sentences)
     classes: Classes = {"O": [], "I": []}
@@ -195,7 +195,7 @@ def _neighbours(sentence: str) -> list[re.Match[str]]:
 
 
 def balanced(classes: Classes, seed: int = 1) -> list[Row]:
-    """Returns as many sentences of each class as the smallest has, divided alike, as rows."""
+    """Returns rows of equally many sentences of each class, in each split."""
     smallest = min(classes, key=lambda name: len(classes[name]))
     size = len(classes[smallest])
     if size < 3:
@@ -204,11 +204,11 @@ def balanced(classes: Classes, seed: int = 1) -> list[Row]:
             f"ask for fewer classes (data.options.num_words, num_bins)"
         )
     held_out = max(1, round(_HELD_OUT * size))
-    parts = ["validation"] * held_out + ["test"] * held_out + ["train"] * (size - 2 * held_out)
+    splits = ["validation"] * held_out + ["test"] * held_out + ["train"] * (size - 2 * held_out)
     rows = [
-        {"part": part, "text": sentence, "label": name}
+        {"split": split, "text": sentence, "label": name}
         for name, of_class in classes.items()
-        for part, sentence in zip(parts, _shuffled(of_class, seed), strict=False)
+        for split, sentence in zip(splits, _shuffled(of_class, seed), strict=False)
     ]
     return sorted(rows, key=lambda row: _hash(row["text"], seed, "order"))
 

@@ -1,14 +1,13 @@
 """Scores with their intervals, and the outcome of an evaluation.
 
-A score keeps a row of numbers for each item of the test part and the name of the statistic that
-computes it from such rows. So its value, its interval, and its difference to that of another run
-follow from it alone.
+A score has a row of numbers for each item of the test split, and the name of the statistic of these
+rows. So its value, its interval, and its difference to the score of another run follow from it
+alone.
 
-A resample draws as many items as there are, with replacement (Efron 1979, *Bootstrap Methods:
-Another Look at the Jackknife*, https://doi.org/10.1214/aos/1176344552). The resamples of a number
-of items are always the same, so that all systems and seeds are scored on the same resamples (Koehn
-2004, *Statistical Significance Tests for Machine Translation Evaluation*,
-https://aclanthology.org/W04-3250).
+The bootstrap resamples the items with replacement (Efron 1979, *Bootstrap Methods: Another Look at
+the Jackknife*, https://doi.org/10.1214/aos/1176344552). The resamples depend on the number of items
+alone, so that all systems and seeds are scored on the same resamples (Koehn 2004, *Statistical
+Significance Tests for Machine Translation Evaluation*, https://aclanthology.org/W04-3250).
 """
 
 import base64
@@ -23,19 +22,18 @@ from pydantic import BaseModel, ConfigDict, Field
 Rows = Sequence[Sequence[float]] | np.ndarray  # a row of numbers for each item
 RESAMPLES = 1000
 # With fewer items the test is unreliable: of two equally good systems it finds one better, at
-# p < 0.05, in 7 of 100 comparisons on 8 items, in 21 on 4 items.
+# p < 0.05, in 7 of 100 comparisons on 8 items, and in 21 on 4 items.
 LEAST_ITEMS = 10
 _SEED = 12345
-_DRAWN_AT_ONCE = 4_000_000  # numbers in memory
+_AT_ONCE = 4_000_000  # counts in memory
 
 Item = TypeVar("Item")
 
 
 class Record(BaseModel):
-    """A record that is kept in a file; other fields than those it declares are an error."""
+    """A record in a file; unknown fields are an error."""
 
-    # The numbers of a run that diverged may be NaN, which JSON has not. By default pydantic writes
-    # null, which it cannot read back; "NaN" as a string it can.
+    # A diverged run has NaN, which JSON lacks; pydantic cannot read back the null that it writes.
     model_config = ConfigDict(extra="forbid", ser_json_inf_nan="strings")
 
 
@@ -63,7 +61,7 @@ def _of_sacrebleu(name: str) -> Callable[..., np.ndarray]:
 
 
 def _pearson(rows: np.ndarray) -> float:
-    """100 times the correlation of two columns; NaN where one is constant, but for rounding."""
+    """Returns 100 times the correlation of two columns; NaN if one is constant up to rounding."""
     largest = np.abs(rows).max(0)
     if (np.ptp(rows, axis=0) <= 1e-9 * largest).any():
         return math.nan
@@ -76,9 +74,9 @@ def _spearman(rows: np.ndarray) -> float:
     return _pearson(rankdata(rows, axis=0))
 
 
-# Statistics of the sums of each number over the items, `(resamples, numbers)`: of two numbers, but
-# for those of sacrebleu's counts. In `accuracy` these are 1 if an item is right, else 0, and 1; in
-# `perplexity` and `bits` they are nats, and what these are counted over.
+# Statistics of the sums of rows over the items, `(resamples, numbers)`. BLEU and chrF have the
+# counts of sacrebleu; the others a numerator and a denominator: in `accuracy` 1 if an item is
+# correct, else 0, and 1; in `perplexity` and `bits` the nats, and the number of tokens or pixels.
 _OF_TOTALS: dict[str, Callable[..., np.ndarray]] = {
     "ratio": _ratio,
     "accuracy": lambda totals: 100.0 * _ratio(totals),
@@ -87,9 +85,9 @@ _OF_TOTALS: dict[str, Callable[..., np.ndarray]] = {
     "bleu": _of_sacrebleu("BLEU"),
     "chrf": _of_sacrebleu("CHRF"),
 }
-# Statistics of all rows together, of two numbers each.
+# Statistics of all rows together, which have two numbers each.
 _OF_ROWS: dict[str, Callable[[np.ndarray], float]] = {"pearson": _pearson, "spearman": _spearman}
-# The ranges of those that have one.
+# The ranges of statistics.
 _BOUNDS = {
     **dict.fromkeys(("accuracy", "bleu", "chrf"), (0.0, 100.0)),
     **dict.fromkeys(("pearson", "spearman"), (-100.0, 100.0)),
@@ -109,11 +107,11 @@ def resampled_scores(runs: Sequence["Score"], resamples: int = RESAMPLES) -> np.
     if len(numbers) != 1:
         raise ValueError(
             f"runs have {' and '.join(map(str, numbers)) or 'no'} items, expected equal numbers: "
-            f"all are to be scored on the same items"
+            f"all have to be scored on the same items"
         )
     found = [
         [score.of_resamples(rows, counts) for score, rows in zip(runs, several, strict=True)]
-        for counts in _draws(numbers[0], resamples)
+        for counts in _resample_counts(numbers[0], resamples)
     ]
     return np.concatenate(found, axis=1)
 
@@ -126,15 +124,15 @@ def as_rows(items: Rows) -> np.ndarray:
     return rows
 
 
-def _draws(items: int, resamples: int) -> Iterator[np.ndarray]:
-    """Yields how often each item is drawn, some resamples at a time: `(some, items)`."""
+def _resample_counts(items: int, resamples: int) -> Iterator[np.ndarray]:
+    """Yields the count of each item in some resamples at a time, `(some, items)`."""
     generator = np.random.default_rng(_SEED)
-    at_once = max(1, _DRAWN_AT_ONCE // items)
+    at_once = max(1, _AT_ONCE // items)
     for start in range(0, resamples, at_once):
         number = min(at_once, resamples - start)
-        drawn = generator.integers(items, size=(number, items))
-        drawn += items * np.arange(number)[:, None]
-        counts = np.bincount(drawn.ravel(), minlength=number * items)
+        indices = generator.integers(items, size=(number, items))
+        indices += items * np.arange(number)[:, None]
+        counts = np.bincount(indices.ravel(), minlength=number * items)
         yield counts.reshape(number, items).astype(np.float64)
 
 
@@ -148,7 +146,7 @@ class Score(Record):
     value: float
     low: float | None = Field(None, description="Lower end of the 95% bootstrap interval.")
     high: float | None = Field(None, description="Upper end of the 95% bootstrap interval.")
-    statistic: str = Field("mean", description="What computes it from the rows.")
+    statistic: str = Field("mean", description="Name of the statistic of the rows.")
     options: dict[str, Any] = Field({}, description="Further arguments of the statistic.")
     rows: list[list[float]] = Field([], description="A row of numbers for each item, in order.")
     lower_is_better: bool = False
@@ -168,12 +166,12 @@ class Score(Record):
         score.value = float(score.of_resamples(array, np.ones((1, len(array))))[0])
         with warnings.catch_warnings(action="ignore", category=RuntimeWarning):
             low, high = np.percentile(resampled_scores([score]), [2.5, 97.5])
-        if math.isfinite(low + high):  # there is none where a resample has no score
+        if math.isfinite(low + high):  # a resample may have no score
             score.low, score.high = float(low), float(high)
         return score
 
     def of_resamples(self, rows: np.ndarray, counts: np.ndarray) -> np.ndarray:
-        """Returns the score of resamples that have each row so often, `(resamples, items)`."""
+        """Returns the score of each resample, given its counts of rows, `(resamples, items)`."""
         if self.statistic == "mean":
             return (counts @ rows)[:, 0] / counts.sum(1)
         if self.statistic in _OF_TOTALS:
@@ -183,12 +181,12 @@ class Score(Record):
 
     @property
     def bounds(self) -> tuple[float, float]:
-        """The least and the greatest value that such a score can have."""
+        """The least and the greatest possible value."""
         return _BOUNDS.get(self.statistic, (-math.inf, math.inf))
 
     @property
     def interval(self) -> tuple[float, float] | None:
-        """Both ends of the 95% interval, or None if there is none."""
+        """Both ends of the 95% interval, or None without an interval."""
         return None if self.low is None or self.high is None else (self.low, self.high)
 
     def __str__(self) -> str:
@@ -200,7 +198,7 @@ class Score(Record):
 
 
 class Sample(Record):
-    """One item of the test part as text, with the output of the model."""
+    """One item of the test split as text, with the output of the model."""
 
     given: dict[str, str] = Field(description="Label to text: Source, Reference.")
     made: str = Field(description="Output of the model.")
@@ -210,7 +208,7 @@ class Picture(Record):
     """A picture for the report, as a PNG."""
 
     title: str
-    caption: str = Field("", description="What the picture shows, in a sentence or two.")
+    caption: str = Field("", description="A sentence or two on the picture.")
     png: str = Field(description="The PNG in base64.")
 
     @classmethod
@@ -223,13 +221,13 @@ class Picture(Record):
 
 
 class Outcome(Record):
-    """The result of a model on one part of the data."""
+    """The result of a model on one split of the data."""
 
     scores: list[Score] = Field(min_length=1, description="The scores; the first ranks systems.")
-    outputs: list[str] = []  # the text that the model wrote for each item, if it writes
+    outputs: list[str] = []  # the text that the model wrote for each item
     samples: list[Sample] = []
     pictures: list[Picture] = []
-    digest: str = ""  # of the items, see `Task.digest`
+    content_hash: str = ""  # of the items, see `Task.content_hash`
 
 
 def spread(items: Sequence[Item], number: int) -> list[Item]:

@@ -1,23 +1,29 @@
 """Translation: sentence pairs, an encoder-decoder model, and BLEU and chrF of a beam search.
 
 The model is that of Vaswani et al. 2017, *Attention Is All You Need*,
-https://arxiv.org/abs/1706.03762. A search keeps the `beam_size` likeliest beginnings y of a
-translation of x, and ranks those that have ended by log p(y | x) / |y|^length_penalty.
+https://arxiv.org/abs/1706.03762. Beam search ranks the ended translations y of a source x by
+log p(y | x) / |y|^length_penalty.
+
+Translations are scored by sacrebleu (Post 2018, *A Call for Clarity in Reporting BLEU Scores*,
+https://aclanthology.org/W18-6319): BLEU (Papineni et al. 2002, https://aclanthology.org/P02-1040)
+and chrF (Popović 2015, https://aclanthology.org/W15-3049), which is counted on the raw text.
 """
 
 import math
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
 import datasets
 from pydantic import Field, model_validator
+from sacrebleu.metrics import BLEU, CHRF
 from torch import Tensor
 from transformers import PreTrainedTokenizerFast, StoppingCriteria, StoppingCriteriaList
 
 from headwise.data import tokenizers
 from headwise.data.builtin import interface_strings
-from headwise.data.encode import Columns, Items, lengths
+from headwise.data.encode import Columns, EncodedDataset, lengths
 from headwise.data.load import DataError
 from headwise.data.settings import Data
 from headwise.messages import shown
@@ -25,25 +31,24 @@ from headwise.models.for_tasks import Seq2SeqLM, shift_right
 from headwise.models.modeling import HeadwiseModel
 from headwise.ops import IGNORED_LABEL
 from headwise.recipes.recipe import Evaluation, Recipe
-from headwise.tasks.bleu import bleu_metric, scores_of
-from headwise.tasks.scores import Outcome, Sample, spread
-from headwise.tasks.task import SPECIAL, Each, Positions, Task, Wish
+from headwise.tasks.scores import Outcome, Sample, Score, spread
+from headwise.tasks.task import SPECIAL, BatchMap, Positions, PredictRequest, Task, map_batches
 from headwise.training.batches import token_batches
 
-_AT_ONCE = 4096  # source tokens, times the beam size, for which a search is made at once
-_LINES = 512  # that `predict` translates before it gives them out
-_SAMPLES = 24  # translations that a report shows
+_SEARCH_TOKENS = 4096  # source tokens of a batch, times the beam size
+_LINES = 512  # lines that `predict` translates before it prints them
+_SAMPLES = 24  # translations in a report
 
 
 class TranslationData(Data):
     """Sentence pairs: the columns `source` and `target`."""
 
     language: str | None = None
-    """Code of the target language, known of interface strings. BLEU counts characters where there
-    are no spaces between words (zh, ja)."""
+    """Code of the target language, which interface strings set. BLEU counts characters of languages
+    without spaces between words (zh, ja)."""
     max_length: int | None = Field(None, ge=1)
-    """Training pairs with more words than this on either side are left out (IWSLT14: 175). Given
-    validation and test parts are never filtered."""
+    """Training pairs with more words than this on either side are left out (IWSLT14: 175). Pairs of
+    a validation or test split that is given are kept."""
     max_ratio: float | None = Field(None, ge=1)
     """Training pairs are left out whose longer side has more than this times the words of the
     shorter one (IWSLT14: 1.5)."""
@@ -53,10 +58,10 @@ class Vocabularies(tokenizers.TokenizerSettings):
     """The vocabularies of two languages."""
 
     joint: bool = True
-    """Whether both languages have one vocabulary, whose embeddings can be shared, or each has its
-    own."""
+    """Whether both languages share one vocabulary, so that its embeddings can be shared, or each
+    has its own."""
     target_vocab_size: int | None = Field(None, ge=1)
-    """With `joint: false`, the size of the target vocabulary, if vocab_size is that of the source
+    """With `joint: false`, the size of the target vocabulary; vocab_size is then that of the source
     alone."""
 
 
@@ -71,8 +76,8 @@ class TranslationEvaluation(Evaluation):
     max_length_extra: int = Field(50, ge=1)
     """Number of tokens that a translation may have more than its source."""
     bleu: dict[str, Any] = {}
-    """How BLEU is counted: arguments of sacrebleu's `BLEU`. By default `tokenize` is zh for
-    Chinese, char for Japanese, else 13a. Older papers have the BLEU of `multi-bleu.perl`,
+    """Arguments of sacrebleu's `BLEU`. By default `tokenize` is zh for Chinese, char for Japanese,
+    else 13a. Older papers have the BLEU of `multi-bleu.perl`,
     `{smooth_method: none, force: true}`, on text that is already tokenised, as IWSLT14, with
     `tokenize: none`; on WMT14 en-de mostly with `split_compounds: true`, which splits words at
     hyphens, `a-b` to `a ##AT##-##AT## b`, as tensor2tensor does (about half a point higher)."""
@@ -119,17 +124,17 @@ class Translation(Task):
     pipeline = "translation"
 
     @classmethod
-    def clean(cls, columns: Columns, data: TranslationData, part: str) -> Columns:
-        """Leaves out pairs with an empty side, and those of the training part that do not fit."""
+    def clean(cls, columns: Columns, data: TranslationData, split: str) -> Columns:
+        """Leaves out pairs with an empty side, and training pairs that are too long or uneven."""
         pairs = zip(*(map(_line, columns[side]) for side in cls.columns), strict=True)
-        kept = [x for x in pairs if all(x) and (part != "train" or _fits(x, data))]
+        kept = [x for x in pairs if all(x) and (split != "train" or _fits(x, data))]
         return {"source": [pair[0] for pair in kept], "target": [pair[1] for pair in kept]}
 
     def open(self, folder: Path | None) -> None:
         data, settings = self.recipe.data, self.recipe.tokenizer
         options = data.options if data.path in self.built_in else {}
         self.language = data.language or options.get("language")
-        bleu_metric(self.recipe.evaluation.bleu, self.language)  # what it lacks is told at once
+        bleu_metric(self.recipe.evaluation.bleu, self.language)  # raises an error before training
         is_joint = settings.joint
         if folder is not None and (folder / "tokenizer.json").is_file():
             is_joint = not (folder / "target").is_dir()
@@ -140,7 +145,7 @@ class Translation(Task):
             size = settings.target_vocab_size or settings.vocab_size
             self.target = self._open(folder and folder / "target", size, "target")
         both = self.source, self.target
-        self.made_of = [tokenizer.backend_tokenizer.to_str() for tokenizer in both]
+        self.cache_key = [tokenizer.backend_tokenizer.to_str() for tokenizer in both]
         self._encoders = [tokenizers.encoder_of(tokenizer) for tokenizer in both]
         self.padding = {"input_ids": self.source.pad_token_id, "labels": IGNORED_LABEL}
 
@@ -148,12 +153,12 @@ class Translation(Task):
         settings = self.recipe.tokenizer.model_copy(update={"vocab_size": size})
 
         def texts() -> Iterator[str]:
-            for columns in self.to_learn_from(settings.sample_rows):
+            for columns in self.rows_to_learn_from(settings.sample_rows):
                 for side in sides:
                     yield from columns[side]
 
-        made_of = [*sides, self.digest("train")]
-        return tokenizers.open_tokenizer(settings, "translation", folder, texts, made_of)
+        cache_key = [*sides, self.content_hash("train")]
+        return tokenizers.open_tokenizer(settings, "translation", folder, texts, cache_key)
 
     def encode(self, columns: Columns) -> Columns:
         source, target = self._encoders
@@ -162,8 +167,8 @@ class Translation(Task):
             "labels": [[*ids, self.target.eos_token_id] for ids in target(columns["target"])],
         }
 
-    def items(self, rows: Any, part: str) -> Items:
-        return Items(rows, lengths(rows, "input_ids", "labels"))
+    def items(self, rows: Any, split: str) -> EncodedDataset:
+        return EncodedDataset(rows, lengths(rows, "input_ids", "labels"))
 
     @classmethod
     def sizes(cls, recipe: TranslationRecipe, task: Any = None) -> dict[str, Any]:
@@ -181,18 +186,18 @@ class Translation(Task):
 
     def build_model(self, recipe: Any) -> HeadwiseModel:
         model = super().build_model(recipe)
-        # What is saved with it, so that transformers' generate() searches as `evaluate` does.
-        model.generation_config.update(**_search(recipe.evaluation))
+        # It is saved with the model, so that transformers' generate() searches as `evaluate` does.
+        model.generation_config.update(**_search_options(recipe.evaluation))
         return model
 
     def save(self, folder: Path) -> None:
-        """A target vocabulary of its own has its tokenizer in a folder `target` inside."""
+        """Writes the tokenizer; a separate target tokenizer goes into the folder `target`."""
         self.source.save_pretrained(folder)
         if self.target is not self.source:
             self.target.save_pretrained(folder / "target")
 
     def describe(self, batch: Mapping[str, Tensor]) -> dict[str, Positions]:
-        """The decoder reads the labels as its model shifts them, behind `<bos>`."""
+        """Returns source and target; the decoder reads the target shifted, behind `<bos>`."""
         labels, padding = batch["labels"], self.target.pad_token_id
         read = shift_right(labels, self.target.bos_token_id, padding)
         read = read.masked_fill(labels == IGNORED_LABEL, padding)
@@ -202,11 +207,13 @@ class Translation(Task):
             "decoder": Positions(read.shape, read, target),
         }
 
-    def evaluate(self, model: Any, part: str, evaluation: Any, each: Each) -> Outcome:
-        self.stored(part)
-        sources, references = (list(self.rows[part][side]) for side in ("source", "target"))
-        made = translate(model, self.source, self.target, sources, evaluation, each)
-        scores = scores_of(made, references, evaluation.bleu, self.language)
+    def evaluate(
+        self, model: Any, split: str, evaluation: Any, map_batches: BatchMap = map_batches
+    ) -> Outcome:
+        self.stored(split)
+        sources, references = (list(self.rows[split][side]) for side in ("source", "target"))
+        made = translate(model, self.source, self.target, sources, evaluation, map_batches)
+        scores = bleu_and_chrf(made, references, evaluation.bleu, self.language)
         long = [i for i, text in enumerate(sources) if len(text.split()) >= 4]  # worth showing
         samples = [
             Sample(given={"Source": sources[i], "Reference": references[i]}, made=made[i])
@@ -215,15 +222,17 @@ class Translation(Task):
         return Outcome(scores=scores, outputs=made, samples=samples)
 
     @classmethod
-    def predict(cls, folder: Path, recipe: Any, model: Any, wish: Wish) -> Iterator[str]:
+    def predict(
+        cls, folder: Path, recipe: Any, model: Any, request: PredictRequest
+    ) -> Iterator[str]:
         """Yields the translation of each line."""
-        wish.refuse(cls.name, "number", "output")
+        request.refuse(cls.name, "number", "output")
         second = folder / "target" if (folder / "target").is_dir() else folder
         source, target = map(tokenizers.read_tokenizer, (folder, second))
-        lines = wish.lines()
+        lines = request.lines()
         for begin in range(0, len(lines), _LINES):
             some = lines[begin : begin + _LINES]
-            yield from translate(model, source, target, some, recipe.evaluation, Each())
+            yield from translate(model, source, target, some, recipe.evaluation)
 
 
 def translate(
@@ -232,16 +241,16 @@ def translate(
     target: PreTrainedTokenizerFast,
     texts: Sequence[str],
     evaluation: TranslationEvaluation,
-    each: Each,
+    map_batches: BatchMap = map_batches,
 ) -> list[str]:
-    """Returns the translation of each text, one line; that of an empty text is empty."""
+    """Returns the translation of each text as one line; that of an empty text is empty."""
     lines = [_line(text) for text in texts]
     different = list(dict.fromkeys(filter(None, lines)))
     if not different:
         return lines
     numbers = [len(ids) for ids in source(different)["input_ids"]]
-    divided = token_batches(numbers, max(_AT_ONCE // evaluation.beam_size, *numbers))
-    batches = [[different[index] for index in batch] for batch in divided]
+    indices = token_batches(numbers, max(_SEARCH_TOKENS // evaluation.beam_size, *numbers))
+    batches = [[different[index] for index in batch] for batch in indices]
 
     def search(batch: list[str]) -> list[str]:
         inputs = source(batch, padding=True, return_tensors="pt").to(model.device)
@@ -250,38 +259,37 @@ def translate(
             limits = limits.clamp(max=model.config.max_positions)
         made = model.generate(
             **inputs,
-            **_search(evaluation),
-            max_length=int(limits.max()) + 1,  # the start token is one of the sequence
-            stopping_criteria=StoppingCriteriaList([_OwnLimit(limits)]),
+            **_search_options(evaluation),
+            max_length=int(limits.max()) + 1,  # the start token counts
+            stopping_criteria=StoppingCriteriaList([_LengthLimit(limits)]),
         )
         return [_line(text) for text in target.batch_decode(made, skip_special_tokens=True)]
 
     translations = {"": ""}
-    for batch, found in zip(batches, each(batches, search), strict=True):
+    for batch, found in zip(batches, map_batches(batches, search), strict=True):
         translations.update(zip(batch, found, strict=True))
     return [translations[line] for line in lines]
 
 
-class _OwnLimit(StoppingCriteria):
-    """Ends each translation at the limit of its own source, whatever else is in the batch."""
+class _LengthLimit(StoppingCriteria):
+    """Ends each translation at a limit of its own, whatever else is in the batch."""
 
     def __init__(self, limits: Tensor) -> None:
         self.limits = limits
 
     def __call__(self, input_ids: Tensor, scores: Tensor, **_: Any) -> Any:
-        # Rows are hypotheses, the same number of them for each source.
-        beams = len(input_ids) // len(self.limits)
+        beams = len(input_ids) // len(self.limits)  # each source has as many rows
         return input_ids.size(1) > self.limits.repeat_interleave(beams)
 
 
-def _search(evaluation: TranslationEvaluation) -> dict[str, Any]:
-    """The arguments of `generate` but for the lengths of translations."""
+def _search_options(evaluation: TranslationEvaluation) -> dict[str, Any]:
+    """Returns the arguments of `generate` that do not depend on the source."""
     sizes = {"num_beams": evaluation.beam_size, "length_penalty": evaluation.length_penalty}
     return {**sizes, "early_stopping": False, "do_sample": False}
 
 
 def _line(text: Any) -> str:
-    """Returns text, or None, as one line."""
+    """Returns a text, or None, as one line."""
     if not isinstance(text, str | None):
         raise DataError(
             f"data.columns names a column that holds {shown(text)}, expected one of texts, such as "
@@ -294,3 +302,63 @@ def _fits(pair: tuple[str, str], data: TranslationData) -> bool:
     shorter, longer = sorted(len(side.split()) for side in pair)
     most = data.max_length or math.inf, (data.max_ratio or math.inf) * shorter
     return longer <= min(most)
+
+
+# --- BLEU and chrF ------------------------------------------------------------------------------
+
+
+def bleu_metric(options: Mapping[str, Any], language: str | None = None) -> BLEU:
+    """Returns sacrebleu's BLEU for the code of a target language.
+
+    Args:
+        options: arguments of sacrebleu's `BLEU`, and `split_compounds`.
+        language: decides the tokenisation if `tokenize` is not given.
+
+    Raises:
+        ValueError: sacrebleu has no such option, or lacks a package for it.
+    """
+    code = re.split("[-_]", (language or "").lower())[0]
+    arguments = {"tokenize": {"zh": "zh", "ja": "char"}.get(code, "13a"), **options}
+    is_split = arguments.pop("split_compounds", False)
+    try:
+        metric = BLEU(**arguments)
+    except (AssertionError, ImportError, RuntimeError, TypeError, ValueError) as error:
+        raise ValueError(f"evaluation.bleu is {dict(options)}: {error}") from error
+    if is_split:
+        tokenize = metric.tokenizer
+        metric.tokenizer = lambda line: split_compounds(tokenize(line))
+        metric.tokenizer_signature += "+compound-split"
+    return metric
+
+
+def bleu_and_chrf(
+    made: Sequence[str],
+    references: Sequence[str],
+    bleu: Mapping[str, Any] | None = None,
+    language: str | None = None,
+) -> list[Score]:
+    """Returns BLEU and chrF, in percent, of translations with one reference each.
+
+    The notes of the scores are sacrebleu's signatures, to be published with the numbers.
+
+    >>> bleu, chrf = bleu_and_chrf(["The cat sat on the mat ."], ["The cat sat on the mat."])
+    >>> round(bleu.value, 6), bleu.note.partition("|version")[0]
+    (100.0, 'nrefs:1|case:mixed|eff:no|tok:13a|smooth:exp')
+    """
+    bleu, scores = bleu or {}, []
+    options = {name: bleu[name] for name in bleu if name.startswith("smooth_")}
+    metrics = {"BLEU": (bleu_metric(bleu, language), options), "chrF": (CHRF(), {})}
+    for name, (metric, of) in metrics.items():
+        rows = metric._extract_corpus_statistics(made, [references])
+        note = str(metric.get_signature())
+        scores.append(Score.of(name, rows, name.lower(), options=of, note=note))
+    return scores
+
+
+def split_compounds(text: str) -> str:
+    """Splits words at hyphens, as tensor2tensor does: matches do not overlap.
+
+    >>> split_compounds("a well-known - x-y-z")
+    'a well ##AT##-##AT## known - x ##AT##-##AT## y-z'
+    """
+    return re.sub(r"(\S)-(\S)", r"\1 ##AT##-##AT## \2", text)
