@@ -180,7 +180,7 @@ def telling(**options):
     return layer, layer.gate.output.bias.softmax(0).detach()
 
 
-def counted(layer, x, draw="instance", **masks):
+def counted(layer, x, **masks):
     """How much each head counts in the G step, and in the F step behind it."""
     told = []
 
@@ -188,7 +188,7 @@ def counted(layer, x, draw="instance", **masks):
         told.append(layer(x, **masks).output)
         yield told[-1].mean()
 
-    settings = {"mae": {**STEPS, "learning_rate": 1e-9, "draw": draw}}
+    settings = {"mae": {**STEPS, "learning_rate": 1e-9}}
     loops.train(layer, losses_of, [x], settings=settings)
     return told
 
@@ -209,16 +209,6 @@ def test_draws_follow_the_gates(dropped, causal):
     assert (hits.sum(1) == 1).all()  # each is an expert, whole
     error = (gates * (1 - gates) / len(hits)).sqrt()
     assert ((hits.double().mean(0) - gates).abs() < 5 * error).all()
-
-
-def test_positions_draw_experts_of_their_own_where_they_have_gates():
-    layer, gates = telling(causal_queries=True)
-    _, drawn = counted(layer, inputs(3000, 2, 4), "position", is_causal=True)
-    left_out = drawn.argmin(-1)
-    same = (left_out[:, 0] == left_out[:, 1]).double().mean()
-    expected = gates.square().sum()  # of two that are independent
-    error = (expected * (1 - expected) / len(drawn)).sqrt()
-    assert (same - expected).abs() < 5 * error
 
 
 # --- Weighted ---------------------------------------------------------------------------------

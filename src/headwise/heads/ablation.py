@@ -1,18 +1,18 @@
 """Ablations: a trained system evaluated with other decisions than its own.
 
-Every system has decision weights, and the papers' ablations are a few edits of them:
+The papers' ablations change the decision weights of a system:
 
     uniform           all units that count have equal weights (table 3 of the Weighted paper)
     random            a random point of the simplex, the same everywhere in a layer (same table)
     largest           the unit of largest weight alone (table 5 of the MAE paper)
-    without-largest   all but that
+    without-largest   all units but the one of largest weight
     top-k             the `top_k` units of largest weight alone
-    without-UNIT      all but some units: `expert=3`, `mechanism=0`, `head=[0, 1]`
+    without-UNIT      all units but some: `expert=3`, `mechanism=0`, `head=[0, 1]`
     only-UNIT         these units alone
 
-Weights that are left share the sum of before in their proportions. A router (MoA, MoH) chooses
-other units in the place of those that are left out; there `random` is a random choice too, and
-`top-k` chooses fewer units than in training. Heads that are left out add nothing.
+The weights of the units that are left keep their proportions, and their former sum. A router (MoA,
+MoH) selects other units in the place of units that are left out; there `random` is also a random
+selection, and `top-k` selects fewer units than in training. Heads that are left out add nothing.
 """
 
 from collections.abc import Mapping, Sequence
@@ -26,10 +26,10 @@ from torch import Tensor
 from headwise.messages import check_range, did_you_mean
 
 HEADS = ("without-head", "only-head")  # of all attentions whose heads are the same at each position
-# What an edit of weights takes beside its name, and what it does.
+# From an ablation of weights to its option, and to its meaning.
 WEIGHTS: dict[str, tuple[str | None, str]] = {
     "uniform": (None, "All units that count have equal weights."),
-    "random": ("seed", "All decisions of a layer are one that is drawn."),
+    "random": ("seed", "All decisions of a layer are one random decision."),
     "largest": (None, "The unit of largest weight alone is in force."),
     "without-largest": (None, "The unit of largest weight is left out."),
     "top-k": ("top_k", "The units of largest weight alone are in force."),
@@ -38,16 +38,16 @@ _BARRED = float("-inf")
 
 
 class Ablation:
-    """One edit of what a system decides.
+    """One change of a system's decisions.
 
     Args:
-        system: the system, or one of its kind.
+        system: the system.
         name: one of the system's `supported_ablations`.
-        options: the one option of the edit: `UNIT=3` or `UNIT=[0, 1]` for `without-UNIT` and
-            `only-UNIT`, `top_k` for `top-k`, and `seed` for `random` (0 if not given).
+        options: `UNIT=3` or `UNIT=[0, 1]` for `without-UNIT` and `only-UNIT`, `top_k` for `top-k`,
+            and `seed` for `random` (0 by default).
 
     Raises:
-        ValueError: the system has no such edit, or the option does not fit it.
+        ValueError: the system has no such ablation, or the option does not fit it.
     """
 
     def __init__(self, system: Any, name: str, **options: Any) -> None:
@@ -72,18 +72,18 @@ class Ablation:
         self.draw = f"{self.seed} {system.site} {system.layer}"
 
     def heads(self, heads: Tensor) -> Tensor:
-        """What heads have read, `(batch, heads, time, head_dim)`, with zeros for those left out."""
+        """Outputs of heads, `(batch, heads, time, head_dim)`, with zeros for heads left out."""
         if self.name not in HEADS:
             return heads
         kept = self.kept(heads.size(1), heads.device)
         return heads * kept.view(-1, 1, 1)
 
-    def weights(self, weights: Tensor, in_force: Tensor | None = None) -> Tensor:
-        """Decision weights `(..., units)`; `in_force` is True at units that count, if not all."""
+    def weights(self, weights: Tensor, active: Tensor | None = None) -> Tensor:
+        """Decision weights `(..., units)`; `active` is `True` at units that count, if not all."""
         if self.name in HEADS:
             return weights
         total = weights.sum(-1, keepdim=True)
-        kept = torch.ones_like(weights) if in_force is None else in_force.to(weights)
+        kept = torch.ones_like(weights) if active is None else active.to(weights)
         if self.name == "uniform":
             return kept * total / kept.sum(-1, keepdim=True)
         if self.name == "random":
@@ -102,7 +102,7 @@ class Ablation:
         return total * torch.where(sum_left > 0, left / sum_left.clamp(min=smallest), even)
 
     def logits(self, logits: Tensor, top_k: int) -> tuple[Tensor, int]:
-        """The logits of a router, `(..., units)`, and how many units each position chooses."""
+        """Logits of a router, `(..., units)`, and the number of units that a position selects."""
         units = logits.size(-1)
         if self.name == "random":
             drawn = torch.randperm(units, generator=self._generator())[:top_k].to(logits.device)
@@ -120,7 +120,7 @@ class Ablation:
         return logits, top_k
 
     def kept(self, units: int, device: torch.device) -> Tensor:
-        """`(units,)`, 1 at units that are left and 0 at others."""
+        """`(units,)`, 1 at units that are left and 0 at other units."""
         named = torch.zeros(units, device="cpu")
         named[list(self.units)] = 1.0
         return (1 - named if self.name.startswith("without-") else named).to(device)
@@ -130,13 +130,13 @@ class Ablation:
 
 
 def check_ablation(
-    system: str, edits: Sequence[str], name: str, options: Mapping[str, Any]
+    system: str, supported: Sequence[str], name: str, options: Mapping[str, Any]
 ) -> None:
-    """Raises `ValueError` unless a system with these edits has one with such an option."""
-    if name not in edits:
+    """Raises `ValueError` unless a system with these ablations has this one and its option."""
+    if name not in supported:
         raise ValueError(
-            f"ablation of {system} is {name!r}, expected one of {', '.join(edits) or 'none'}"
-            f"{did_you_mean(name, edits)}"
+            f"ablation of {system} is {name!r}, expected one of {', '.join(supported) or 'none'}"
+            f"{did_you_mean(name, supported)}"
         )
     option = option_of(name)
     for given in options:
@@ -163,7 +163,7 @@ def random_simplex(entries: int, *, generator: torch.Generator | None = None) ->
 
 
 def option_of(name: str) -> str | None:
-    """The name of the option that an edit takes, if it takes one.
+    """The name of the option of an ablation, or None.
 
     >>> option_of("without-expert"), option_of("top-k"), option_of("uniform")
     ('expert', 'top_k', None)
@@ -174,7 +174,7 @@ def option_of(name: str) -> str | None:
 
 
 def meaning_of(name: str) -> str:
-    """What an ablation does, in a sentence.
+    """The meaning of an ablation, in a sentence.
 
     >>> meaning_of("only-head")
     'One head alone is left.'
@@ -190,7 +190,7 @@ def meaning_of(name: str) -> str:
 
 
 def ablations_of(unit: str, *, heads: bool = True) -> tuple[str, ...]:
-    """The edits of a system that weighs such units, `HEADS` among them or not.
+    """The ablations of a system that weighs such units, with or without `HEADS`.
 
     >>> ablations_of("mechanism", heads=False)[-2:]
     ('without-mechanism', 'only-mechanism')

@@ -45,9 +45,9 @@ class AgreementAttention(Attention):
     routing of large calls is compiled by `torch.compile`, once, in about ten seconds; with
     `HEADWISE_COMPILE=0` in the environment it never is, as gradients of gradients need it.
 
-    The paper leaves open what f_h in Ω_h = f_h(Ô) sees, and whether W^O stays. One head's output,
-    and no W^O, fits its counts of parameters. So does what the authors' public code has
-    (github.com/jack57lee/Diversify-MHA): with `inputs="all"`
+    The paper leaves open the input of f_h in Ω_h = f_h(Ô), and whether W^O stays. One head's
+    output, and no W^O, fits its counts of parameters. So does `inputs="all"`, as in the authors'
+    public code (github.com/jack57lee/Diversify-MHA):
 
         Ω_h = Ω = ReLU(LayerNorm([o_1; …; o_H]) W + b)           the same for all heads
 
@@ -58,11 +58,11 @@ class AgreementAttention(Attention):
     Args:
         embed_dim, num_heads, options: as in `MultiHeadAttention`, which has the same options.
         routing: `"em"`, or `"simple"`.
-        inputs: what an input capsule is made of: the output of one `"head"`, or of `"all"`.
+        inputs: whether an input capsule is computed from the output of one `"head"` or of `"all"`.
         squash: whether simple routing squashes the output capsules, so that their length is
             below 1; EM routing never does.
-        normalize: over what the C of simple routing sum to 1: the `"capsules"` of a head (the
-            paper), or the `"heads"` of a capsule.
+        normalize: whether the C of simple routing sum to 1 over the `"capsules"` of a head (the
+            paper) or over the `"heads"` of a capsule.
         activation: of EM routing, `"sigmoid"` (the paper); `"standardised"`, with a β for each
             capsule; or `"none"`. The last two are in the authors' public code, at two commits.
         num_capsules: N, which divides `embed_dim`; `embed_dim` if not given, the paper's state.
@@ -116,9 +116,7 @@ class AgreementAttention(Attention):
         check_choice(routing=(routing, ("em", "simple")), inputs=(inputs, ("head", "all")))
         check_choice(normalize=(normalize, ("capsules", "heads")))
         check_choice(activation=(activation, ("sigmoid", "standardised", "none")))
-        check_range(
-            iterations=(iterations, 1, 100), inverse_temperature=(inverse_temperature, 0, 1e6)
-        )
+        check_range(iterations=(iterations, 1, math.inf))
         if num_capsules is not None and (num_capsules < 1 or embed_dim % num_capsules):
             raise ValueError(
                 f"num_capsules is {num_capsules}, expected a divisor of embed_dim = {embed_dim}: a "
@@ -144,7 +142,7 @@ class AgreementAttention(Attention):
 
     @property
     def out_proj(self) -> Any:
-        """What PyTorch's layers look at in evaluation; routing has no such map."""
+        """An attribute that PyTorch's layers read in evaluation; routing has no such map."""
         return self.in_proj_weight
 
     def reset_parameters(self) -> None:
@@ -177,7 +175,7 @@ class AgreementAttention(Attention):
             nn.init.constant_(self.beta_a, dims * ENTROPY * self.num_heads / self.num_capsules)
 
     def _first_gain(self, dims: int) -> float:
-        """By how much votes start above Glorot's bound, over √H, for capsules of such a width.
+        """The factor of votes' first bound over Glorot's bound and √H, for capsules of a width.
 
         No scale changes which heads EM routing hears, so its own is that of the output alone, which
         activations halve. Simple routing is saturated by large votes before anything is learned;
@@ -190,7 +188,7 @@ class AgreementAttention(Attention):
         return 0.5 if dims == 1 else 0.4
 
     def ablate_heads(self, heads: Tensor) -> Tensor:
-        """All that heads have read: the votes of heads that are left out do not count below."""
+        """The same heads: `combine` leaves out the votes of heads that an ablation leaves out."""
         return heads
 
     def combine(self, heads: Tensor, inputs: AttentionInputs, state: Any) -> tuple[Tensor, Routing]:

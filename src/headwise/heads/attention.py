@@ -28,14 +28,14 @@ PROJECTIONS = ("q_proj", "k_proj", "v_proj")
 
 
 class AttentionInputs(NamedTuple):
-    """What one call was given, as the three steps see it; the query in place of what was not.
+    """The arguments of a call, as the three steps use them.
 
     Attributes:
-        query, key, value: `(batch, queries, embed_dim)`, `(batch, keys, kdim)` and `(…, vdim)`.
+        query, key, value: `(batch, queries, embed_dim)`, `(batch, keys, kdim)` and `(batch, keys,
+            vdim)`; the query stands for a key or value that the caller leaves out.
         query_padding: boolean `(batch, queries)`, `True` at padding; None if none is known.
-        is_causal, attn_mask, cache: as they were given.
+        is_causal, attn_mask, cache, rotary: the arguments of the same names.
         is_self_attention: whether queries and keys are the same positions.
-        rotary: the turns of their positions, or None.
     """
 
     query: Tensor
@@ -53,12 +53,12 @@ class AttentionCall(NamedTuple):
     """One call of an attention, for its observers: tensors are the call's own, with their graph.
 
     Attributes:
-        attention, inputs: the module, and what it was given.
-        q, k, v: each `(batch, heads, time, head_dim)`, of keys and values as many heads as there
-            are of these.
-        mask: what is not attended, as `merge_masks` gives it.
-        heads: what each head reads, `(batch, heads, queries, head_dim)`.
-        routing: what the attention decided, or None.
+        attention, inputs: the module and its arguments.
+        q, k, v: queries, keys and values, `(batch, heads, time, head_dim)`; keys and values may
+            have fewer heads.
+        mask: the mask that `merge_masks` returns.
+        heads: the outputs of the heads, `(batch, heads, queries, head_dim)`.
+        routing: the decision of the attention, or None.
     """
 
     attention: "Attention"
@@ -71,7 +71,7 @@ class AttentionCall(NamedTuple):
     routing: Routing | None
 
     def weights(self) -> Tensor:
-        """The attention weights, `(batch, heads, queries, keys)`, computed for the asking."""
+        """Computes the attention weights, `(batch, heads, queries, keys)`."""
         return self.attention.attention_weights(self.q, self.k, self.mask)
 
 
@@ -238,14 +238,14 @@ class Attention(System):
         return AttentionOutput(output, weights, routing)
 
     def project(self, inputs: AttentionInputs) -> tuple[Tensor, Tensor, Tensor, Any]:
-        """Queries, keys and values, `(batch, heads, time, head_dim)`, and what `combine` needs."""
+        """Queries, keys and values, `(batch, heads, time, head_dim)`, and a state for `combine`."""
         q = self.norm_and_rotate(
             self.by_head(self.q_proj(inputs.query)), self.q_norm, inputs.rotary
         )
         return q, *self.keys_and_values(inputs), None
 
     def keys_and_values(self, inputs: AttentionInputs) -> tuple[Tensor, Tensor]:
-        """Those of this call and of the calls before it, which the cache holds."""
+        """The keys and values of this call, behind the cached ones of earlier calls."""
         cache = inputs.cache
         if cache is not None and cache.static and cache.keys is not None:
             return cache.keys, cache.values  # type: ignore[return-value]
@@ -256,7 +256,7 @@ class Attention(System):
     def attend(
         self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, is_causal: bool
     ) -> Tensor:
-        """What each head reads: `(batch, heads, queries, head_dim)`.
+        """The outputs of the heads, `(batch, heads, queries, head_dim)`.
 
         Args:
             mask: broadcasts to `(batch, heads, queries, keys)`; None where all is attended.
@@ -288,7 +288,7 @@ class Attention(System):
         return logits.masked_fill(~attends, 0.0).softmax(-1) * attends
 
     def ablate_heads(self, heads: Tensor) -> Tensor:
-        """What heads have read, without those that ablations leave out."""
+        """The outputs of the heads, with zeros for heads that ablations leave out."""
         for ablation in () if self.training else self.ablations:
             heads = ablation.heads(heads)
         return heads
@@ -296,17 +296,17 @@ class Attention(System):
     def combine(
         self, heads: Tensor, inputs: AttentionInputs, state: Any
     ) -> tuple[Tensor, Routing | None]:
-        """The output from what the heads read.
+        """The output of the layer from the outputs of the heads.
 
         Args:
-            heads: `(batch, heads, queries, head_dim)`.
-            inputs: what the call was given, for decisions that depend on the input; those of a
-                position may only depend on positions up to it where the queries are causal, and
-                on none that `inputs.query_padding` marks.
-            state: what `project` decided; None unless a subclass says otherwise.
+            heads: the outputs of the heads, `(batch, heads, queries, head_dim)`.
+            inputs: the arguments of the call, for decisions that depend on them. Where queries are
+                causal, the decision at a position may depend on positions up to it alone. No
+                decision may depend on positions that `inputs.query_padding` marks.
+            state: the last result of `project`; None unless a subclass returns one.
 
         Returns:
-            The output, `(batch, queries, embed_dim)`, and what was decided, or None.
+            The output, `(batch, queries, embed_dim)`, and the decision, or None.
         """
         raise NotImplementedError
 
@@ -315,7 +315,7 @@ class Attention(System):
         return x.unflatten(-1, (-1, self.head_dim)).transpose(1, 2)
 
     def norm_and_rotate(self, x: Tensor, norm: Any, rotary: Rotary | None) -> Tensor:
-        """Queries or keys, `(batch, heads, time, head_dim)`, normed and turned as is due."""
+        """Applies the norm and the rotary positions, if any, to queries or keys."""
         x = x if norm is None else norm(x)
         return x if rotary is None else rotary(x)
 

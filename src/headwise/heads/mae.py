@@ -1,8 +1,4 @@
-"""Mixture of attentive experts: gates over experts that each leave out some of the heads.
-
-Peng et al. 2020, *A Mixture of h - 1 Heads is Better than h Heads*,
-https://arxiv.org/abs/2005.06537 (MAE).
-"""
+"""Mixture of attentive experts (MAE): gates over experts that each leave out some of the heads."""
 
 import warnings
 from collections.abc import Callable, Iterable, Iterator
@@ -27,8 +23,6 @@ from headwise.messages import check_choice, check_range
 from headwise.ops.layers import is_traced
 from headwise.ops.replicas import is_sharded, mean_over_replicas
 
-# How a layer computes in training; an F step draws experts in one of two ways.
-Step = Literal["joint", "expert", "expert by position"]
 _MEMORY = "inputs of gates"  # in the memory of a cache
 
 
@@ -44,9 +38,6 @@ class GateSettings(RuleSettings):
     """What the period counts. If the number of steps of an epoch is unknown, steps are counted."""
     learning_rate: float = Field(1.0, gt=0, le=1000)
     """Learning rate of the gates' SGD, which has no momentum."""
-    draw: Literal["instance", "position"] = "instance"
-    """What an F step draws an expert for: each training instance (algorithm 2), or each position
-    that has a gate of its own, which causal attentions have."""
 
 
 class BlockCoordinateDescent(Rule):
@@ -79,9 +70,8 @@ class BlockCoordinateDescent(Rule):
 
     def start(self) -> None:
         self.alternates = self._may_alternate()
-        drawing = "expert" if self.settings.draw == "instance" else "expert by position"
         for layer in self.layers:
-            layer.step = drawing if self.alternates else "joint"
+            layer.step = "expert" if self.alternates else "joint"
 
     def own_group(self) -> list[nn.Parameter]:
         """The gates, where the step's own gradients move them: a GradScaler then unscales these."""
@@ -246,26 +236,23 @@ class ExpertGate(nn.Module):
     _before: tuple[Tensor, Tensor] | None = None
     _pending: "WeakSet[_Pass] | None" = None
 
-    def __init__(
-        self, embed_dim: int, experts: int, hidden_dim: int, dropout: float, init: str
-    ) -> None:
+    def __init__(self, embed_dim: int, experts: int, hidden_dim: int, dropout: float) -> None:
         super().__init__()
         self.norm: Any = nn.BatchNorm1d(embed_dim)
         self.hidden = nn.Linear(embed_dim, hidden_dim)
         self.output = nn.Linear(hidden_dim, experts)
-        self.dropout, self.init = dropout, init
+        self.dropout = dropout
 
-    def reset_parameters(self, init: str | None = None) -> None:
+    def reset_parameters(self) -> None:
+        """Starts with equal experts, since the second map is zero."""
         # By nn.init throughout, which from_pretrained makes spare what it has loaded.
         for ones in (self.norm.weight, self.norm.running_var):
             nn.init.ones_(ones)
         for zeros in (self.norm.bias, self.norm.running_mean, self.norm.num_batches_tracked):
             nn.init.zeros_(zeros)
-        for linear in (self.hidden, self.output):
-            nn.init.xavier_uniform_(linear.weight)
-            nn.init.zeros_(linear.bias)
-        if (init or self.init) == "zero":
-            nn.init.zeros_(self.output.weight)
+        nn.init.xavier_uniform_(self.hidden.weight)
+        for zeros in (self.hidden.bias, self.output.weight, self.output.bias):
+            nn.init.zeros_(zeros)
 
     def forward(self, given: GateInputs, *, fixed: bool) -> Tensor:
         """Gates `(batch, 1 or queries, experts)`; `fixed` computes as in evaluation."""
@@ -281,7 +268,7 @@ class ExpertGate(nn.Module):
         """Batch norm of the real rows, by the statistics of the batch where the gate learns.
 
         Gates of single queries are normalised by the running statistics in training too: the
-        statistics of the batch would show a position what comes later.
+        statistics of the batch would show a position the future.
         """
         norm: Any = self.norm
         mean, var = self._running(learns)
@@ -356,29 +343,28 @@ class MixtureOfAttentiveExperts(MultiHeadAttention):
 
     The gate is batch norm, a linear map, tanh, dropout, a linear map and softmax of the mean of the
     queries' inputs over time, padding excluded. The paper's mean over all positions would show a
-    decoder its own future: where the queries are a causal sequence, position t has a gate of its
-    own, of the mean of the positions up to t; and where self-attention has an `attn_mask`, of what
-    row t of it lets some head see. Such gates normalise by batch norm's running statistics also in
-    training. Passes of training with gradients move these, but for F steps.
+    decoder its own future. So where the queries are a causal sequence, position t has a gate of its
+    own, of the mean of the positions up to t; and where self-attention has an `attn_mask`, of the
+    positions that row t shows to some head. These gates normalise by batch norm's running
+    statistics, in training by their values from before the step. Passes of training with gradients
+    move the statistics; F steps do not.
 
     Queries are a causal sequence in self-attention with `is_causal` or a cache, and in
-    cross-attention (a key is given that is not the query) unless `causal_queries` is False. What a
-    gate averages are the queries of the call, and of earlier calls with its cache.
+    cross-attention (a key is given that is not the query) unless `causal_queries` is False. A gate
+    averages the queries of the call, and of earlier calls with its cache.
 
     While training, `step` says how the layer computes; the rule `BlockCoordinateDescent` sets it:
 
     - `"joint"` mixes all experts: in G steps, and where everything learns together (NOBCD).
     - `"expert"`, an F step, fixes the gate, draws one expert from it for each training instance,
-      which is a sequence, and uses it alone. Causal gates draw each from its own distribution, by
-      noise that the sequence shares; in `"expert by position"` each has noise of its own.
+      which is a sequence, and uses it alone. Gates of single queries draw each from its own
+      distribution, by noise that the sequence shares.
 
     Args:
         num_heads: h.
         dropped_heads: t, how many heads an expert leaves out (MAE-7 of 8 heads: 1; MAE-6: 2).
         gate: `"learned"`, or `"uniform"` for UNI-MAE, which has no gate parameters.
         gate_hidden_dim, gate_dropout: width of the gate's hidden layer, and dropout after it.
-        gate_init: `"zero"` starts the gate's second map at zero, so that all experts are equal;
-            `"xavier"` draws both by Glorot's bound, which is far from even already.
         gate_window: how many of the last inputs a gate of one query averages, of which padding
             counts nothing; all if None (the paper averages 100 in language modelling).
         causal_queries: whether the queries of cross-attention are a causal sequence, as a
@@ -407,7 +393,7 @@ class MixtureOfAttentiveExperts(MultiHeadAttention):
     unit = "expert"
     supported_ablations = ablations_of("expert")
 
-    step: Step = "joint"
+    step: Literal["joint", "expert"] = "joint"
     left_out: Tensor
 
     def __init__(
@@ -419,12 +405,11 @@ class MixtureOfAttentiveExperts(MultiHeadAttention):
         gate: Literal["learned", "uniform"] = "learned",
         gate_hidden_dim: int = 256,
         gate_dropout: float = 0.1,
-        gate_init: Literal["zero", "xavier"] = "zero",
         gate_window: int | None = None,
         causal_queries: bool = True,
         **options: Any,
     ) -> None:
-        check_choice(gate=(gate, ("learned", "uniform")), gate_init=(gate_init, ("zero", "xavier")))
+        check_choice(gate=(gate, ("learned", "uniform")))
         check_range(dropped_heads=(dropped_heads, 1, num_heads - 1))
         check_range(gate_window=(1 if gate_window is None else gate_window, 1, inf))
         experts = comb(num_heads, dropped_heads)
@@ -432,8 +417,8 @@ class MixtureOfAttentiveExperts(MultiHeadAttention):
         self.num_experts, self.dropped_heads = experts, dropped_heads
         self.gate_window, self.causal_queries = gate_window, causal_queries
         self.register_buffer("left_out", torch.empty(experts, num_heads), persistent=False)
-        how = (gate_hidden_dim, gate_dropout, gate_init)
-        self.gate = ExpertGate(embed_dim, experts, *how) if gate == "learned" else None
+        sizes = (embed_dim, experts, gate_hidden_dim)
+        self.gate = ExpertGate(*sizes, gate_dropout) if gate == "learned" else None
         self._reset_gate()
 
     @classmethod
@@ -459,15 +444,15 @@ class MixtureOfAttentiveExperts(MultiHeadAttention):
             self.gate.reset_parameters()
 
     def init_neutral(self) -> None:
-        """The gate's output layer starts at zero: each head is scaled by 1, but in F steps."""
+        """Starts the gate anew: each head is scaled by 1, but in F steps."""
         if self.gate is not None:
-            self.gate.reset_parameters("zero")
+            self.gate.reset_parameters()
 
     def combine(self, heads: Tensor, inputs: AttentionInputs, state: Any) -> tuple[Tensor, Routing]:
         draws = self.training and self.step != "joint"
         gates, per_query = self._gates(inputs, fixed=draws)  # (batch, 1 or queries, experts)
         gates = self.ablate_weights(gates)
-        mixture = draw_expert(gates, self.step == "expert") if draws else gates
+        mixture = draw_expert(gates) if draws else gates
         scales = None  # a uniform mixture scales every head by 1
         if draws or self.ablations or self.gate is not None:
             scales = self._head_scales(mixture).unsqueeze(-1)
@@ -512,19 +497,18 @@ class MixtureOfAttentiveExperts(MultiHeadAttention):
 MAE = MixtureOfAttentiveExperts  # the name that papers and tables use
 
 
-def draw_expert(gates: Tensor, by_sequence: bool) -> Tensor:
+def draw_expert(gates: Tensor) -> Tensor:
     """One expert per distribution `(batch, time, experts)`, one-hot, each as often as it says.
 
         argmax_S g_S / e_S,  e_S = -log(1 - u_S) exponentially distributed
 
-    The noise u is uniform in [0, 1). The distributions of a sequence share it if `by_sequence`:
-    they draw the same expert unless their gates differ enough to decide otherwise.
+    The distributions of a sequence share the noise u, uniform in [0, 1): they draw the same expert
+    unless their gates differ enough to decide otherwise.
 
-    >>> draw_expert(torch.tensor([[[0.0, 1.0, 0.0]]]), by_sequence=True)
+    >>> draw_expert(torch.tensor([[[0.0, 1.0, 0.0]]]))
     tensor([[[0., 1., 0.]]])
     """
-    times = 1 if by_sequence else gates.size(1)
-    noise = torch.rand(gates.size(0), times, gates.size(2), device=gates.device)
+    noise = torch.rand(gates.size(0), 1, gates.size(2), device=gates.device)
     # A least e keeps an expert of gate 0 from 0/0.
     e = -torch.log1p(-noise.to(gates.dtype)).clamp(max=-torch.finfo(gates.dtype).tiny)
     drawn = (gates / e).argmax(-1, keepdim=True)

@@ -1,8 +1,7 @@
 """Mixture of attention heads (MoA): each token selects its own k of E heads.
 
-Zhang et al. 2022, *Mixture of Attention Heads: Selecting Attention Heads Per Token*,
-https://arxiv.org/abs/2210.05144. The class comes first; below it are the products of tokens with
-the matrices of their experts, and the losses of the router.
+The class comes first; below it are the products of tokens with the matrices of their experts, and
+the losses of the router.
 """
 
 import re
@@ -22,14 +21,16 @@ from headwise.messages import check_choice, check_range
 from headwise.ops.layers import in_float32, is_traced
 
 
-class Choice(NamedTuple):
-    """What the router decided for each token."""
+class TokenRouting(NamedTuple):
+    """The experts that a router has selected for each token."""
 
-    indices: Tensor  # of the experts, (batch, queries, top_k)
-    scales: Tensor  # how much each counts, of the same shape
-    chosen: int  # how many of them, the first, count: an ablation may leave fewer than top_k
-    logits: Tensor  # of the router, (batch, queries, experts)
-    products: "Products"  # with the matrices of these experts
+    indices: Tensor  # numbers of the experts, (batch, queries, top_k)
+    scales: Tensor  # their weights, (batch, queries, top_k)
+    selected: (
+        int  # the first experts count, as many as this: an ablation may leave fewer than top_k
+    )
+    logits: Tensor  # the router's, (batch, queries, experts)
+    matmul: "ExpertMatmul"
 
 
 class MixtureOfAttentionHeads(Attention):
@@ -54,12 +55,11 @@ class MixtureOfAttentionHeads(Attention):
         head_dim: D, width of an expert's head.
         normalize_weights: divide by the sum of the selected probabilities, as in the paper's
             equation 9; False is what the authors' code does.
-        balance: what the balance loss balances the experts over: the `"batch"`, as in the authors'
-            code, or each `"sequence"`, as the paper writes it.
+        balance: whether the balance loss is of the whole `"batch"`, as in the authors' code, or of
+            each `"sequence"`, as the paper writes it.
         balance_coef, z_coef: α and β.
         per_batch: divide the losses by the number of the batch's tokens. The authors' code does,
             as it adds them once to a sum over tokens; by default they are added to a mean.
-        noisy: add noise to the router's logits in training, of a learned size (equation 3).
         num_key_value_heads: how many heads each expert has, one for each shared head of keys. Shen
             et al. 2024, *JetMoE*, https://arxiv.org/abs/2404.07413.
         bias: whether the shared projections of keys and values have one; the equations lack it.
@@ -103,7 +103,6 @@ class MixtureOfAttentionHeads(Attention):
         balance_coef: float = 0.01,
         z_coef: float = 0.001,
         per_batch: bool = False,
-        noisy: bool = False,
         num_key_value_heads: int = 1,
         bias: bool | Literal["qkv"] = False,
         **options: Any,
@@ -118,7 +117,6 @@ class MixtureOfAttentionHeads(Attention):
         self.balance = balance
         self.balance_coef, self.z_coef, self.per_batch = balance_coef, z_coef, per_batch
         self.router = nn.Linear(embed_dim, num_experts, bias=False)
-        self.router_noise = nn.Linear(embed_dim, num_experts, bias=False) if noisy else None
         self.k_proj = nn.Linear(self.kdim, width, bias=bool(bias))
         self.v_proj = nn.Linear(self.vdim, width, bias=bool(bias))
         self.expert_query = nn.Parameter(torch.empty(num_experts, embed_dim, width))
@@ -148,14 +146,12 @@ class MixtureOfAttentionHeads(Attention):
 
     @property
     def out_proj(self) -> Any:
-        """What `nn.TransformerEncoder` looks for beside `in_proj_weight`, with the same effect."""
+        """An attribute that `nn.TransformerEncoder` reads beside `in_proj_weight`."""
         return self.in_proj_weight
 
     def reset_parameters(self) -> None:
         """Draws all maps afresh but the router, which starts at zero."""
-        for linear in (self.router, self.router_noise):
-            if linear is not None:
-                nn.init.zeros_(linear.weight)
+        nn.init.zeros_(self.router.weight)
         for proj in (self.k_proj, self.v_proj):
             draw_linear(proj)
         # Each expert is a map of its own, so Glorot's bound is that of one expert.
@@ -166,36 +162,33 @@ class MixtureOfAttentionHeads(Attention):
             if norm is not None:
                 norm.reset_parameters()
 
-    def project(self, inputs: AttentionInputs) -> tuple[Tensor, Tensor, Tensor, Choice]:
+    def project(self, inputs: AttentionInputs) -> tuple[Tensor, Tensor, Tensor, TokenRouting]:
         state = self.route(inputs.query)
-        q = state.products.project(inputs.query.flatten(0, 1), self.expert_query)
+        q = state.matmul.project(inputs.query.flatten(0, 1), self.expert_query)
         q = q.unflatten(0, inputs.query.shape[:2])
         q = q.unflatten(-1, (self.num_key_value_heads, self.head_dim))
         # (batch, queries, top_k, key heads, head_dim) to (batch, key heads * top_k, queries, …)
         q = self.norm_and_rotate(q.permute(0, 3, 2, 1, 4).flatten(1, 2), self.q_norm, inputs.rotary)
         return q, *self.keys_and_values(inputs), state
 
-    def route(self, query: Tensor) -> Choice:
+    def route(self, query: Tensor) -> TokenRouting:
         """The experts of each token, and their weights."""
         logits = in_float32(self.router, query)
-        if self.router_noise is not None and self.training:
-            size = F.softplus(in_float32(self.router_noise, query))
-            logits = logits + torch.randn_like(logits) * size
         logits, chosen = self.ablate_logits(logits, self.top_k)
         scales = logits.softmax(-1)
         if chosen == self.num_experts:
             indices = torch.arange(chosen, device=logits.device).expand_as(logits)
-            products = Products(None, query, self.expert_query)
+            matmul = ExpertMatmul(None, query, self.expert_query)
         else:
             scales, indices = scales.topk(self.top_k, dim=-1)
             scales = scales[..., :chosen]
-            products = Products(indices.flatten(0, 1), query, self.expert_query)
+            matmul = ExpertMatmul(indices.flatten(0, 1), query, self.expert_query)
         if self.normalize_weights:
             scales = scales / scales.sum(-1, keepdim=True).detach()
         scales = self.ablate_weights(scales, selected=True)
         if chosen < self.top_k:  # as many heads as always, since masks may be made for each
             scales = F.pad(scales, (0, self.top_k - chosen))
-        return Choice(indices, scales, chosen, logits, products)
+        return TokenRouting(indices, scales, chosen, logits, matmul)
 
     def attend(
         self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, is_causal: bool
@@ -210,14 +203,14 @@ class MixtureOfAttentionHeads(Attention):
         return read.reshape(q.size(0), q.size(2), q.size(1), v.size(-1)).transpose(1, 2)
 
     def combine(
-        self, heads: Tensor, inputs: AttentionInputs, state: Choice
+        self, heads: Tensor, inputs: AttentionInputs, state: TokenRouting
     ) -> tuple[Tensor, Routing]:
         heads = heads.unflatten(1, (self.num_key_value_heads, -1)).permute(0, 3, 2, 1, 4).flatten(3)
         # Scaling the heads costs head_dim for each expert, scaling their products embed_dim.
         scaled = heads * state.scales.unsqueeze(-1).to(heads.dtype)
-        output = state.products.combine(scaled.flatten(0, 1), self.expert_output)
+        output = state.matmul.combine(scaled.flatten(0, 1), self.expert_output)
         weights = torch.zeros_like(state.logits).scatter(-1, state.indices, state.scales)
-        indices = state.indices[..., : state.chosen]
+        indices = state.indices[..., : state.selected]
         loss = None
         if inputs.cache is None or torch.is_grad_enabled():  # nothing learns from generation
             how = {"per_sequence": self.balance == "sequence"}
@@ -225,10 +218,6 @@ class MixtureOfAttentionHeads(Attention):
             loss = self.balance_coef * balance + self.z_coef * z
             loss = loss / tokens if self.per_batch else loss
         return output.unflatten(0, inputs.query.shape[:2]), Routing(weights, indices, loss)
-
-    def extra_repr(self) -> str:
-        sizes = f"num_experts={self.num_experts}, top_k={self.top_k}, head_dim={self.head_dim}"
-        return f"embed_dim={self.embed_dim}, {sizes}"
 
 
 MoA = MixtureOfAttentionHeads  # the name that papers and tables use
@@ -248,17 +237,17 @@ def parse_size(size: str) -> dict[str, int]:
     return dict(zip(("top_k", "num_experts", "head_dim"), map(int, match.groups()), strict=True))
 
 
-class Products:
+class ExpertMatmul:
     """Multiplies each token by the matrices of the experts that it has chosen.
 
         project    y[n, j] = x[n] W[e(n, j)]             queries of the experts e(n, 1) … e(n, k)
-        combine    y[n]    = Σ_j o[n, j] W[e(n, j)]      the sum of what they make of what they read
+        combine    y[n]    = Σ_j o[n, j] W[e(n, j)]      the sum of their outputs
 
-    There are four ways, of which `form` names one:
+    There are four ways, of which `backend` names one:
 
-        all      the matrices of all experts as one; what was not chosen is left out
+        all      the matrices of all experts as one; products of other experts are left out
         few      sums of rows of the matrices, of which none is copied, for decoding on a CPU
-        sorted   on a CPU: choices sorted by expert, whose matrix multiplies one dense block
+        sorted   on a CPU: tokens sorted by expert, whose matrix multiplies one dense block
         kernel   on a GPU: the same by one kernel, which takes bfloat16
 
     Args:
@@ -268,22 +257,22 @@ class Products:
     """
 
     def __init__(self, indices: Tensor | None, x: Tensor, weight: Tensor) -> None:
-        self.indices, self.form, self.dtype = indices, "all", x.dtype
+        self.indices, self.backend, self.dtype = indices, "all", x.dtype
         if not x.is_meta and x.dtype != torch.float64 and torch.is_autocast_enabled(x.device.type):
             self.dtype = torch.get_autocast_dtype(x.device.type)
         # Compilers and transforms ask for shapes that do not depend on the state.
         if indices is None or is_traced():
             return
         if x.is_cpu:
-            self.form = "few" if len(indices) <= 32 and not torch.is_grad_enabled() else "sorted"
+            self.backend = "few" if len(indices) <= 32 and not torch.is_grad_enabled() else "sorted"
             # Small products are several times as fast in float32 as in bf16 there.
             self.computes_in = torch.promote_types(self.dtype, torch.float32)
         # Up to 8 times the products take less time on a GPU than to move tokens to their experts.
         elif x.is_meta or (x.is_cuda and len(weight) > 8 * indices.size(1)):
             fits = self.dtype == torch.bfloat16 and all(n % 8 == 0 for n in weight.shape[1:])
-            self.form = "kernel" if x.is_meta or (fits and len(indices) > 0) else "all"
+            self.backend = "kernel" if x.is_meta or (fits and len(indices) > 0) else "all"
             self.computes_in = self.dtype
-        if self.form in ("sorted", "kernel"):
+        if self.backend in ("sorted", "kernel"):
             experts, self.order = indices.flatten().sort(stable=True)
             numbers = torch.arange(len(weight), device=x.device)
             ends = torch.searchsorted(experts, numbers, right=True)
@@ -291,7 +280,7 @@ class Products:
 
     def project(self, x: Tensor, weight: Tensor) -> Tensor:
         """x `(tokens, a)` and W `(experts, a, b)` to `(tokens, top_k, b)`."""
-        if self.form == "all":
+        if self.backend == "all":
             if torch.is_grad_enabled():
                 every = (x @ weight.transpose(0, 1).flatten(1)).unflatten(1, weight.shape[::2])
             else:  # in decoding, to lay the matrices side by side would take longer than this
@@ -301,11 +290,11 @@ class Products:
             return every.gather(1, self.indices.unsqueeze(-1).expand(-1, -1, every.size(2)))
         assert self.indices is not None
         x, weight, top_k = x.to(self.computes_in), weight.to(self.computes_in), self.indices.size(1)
-        if self.form == "few":
+        if self.backend == "few":
             made = sum_rows(x.repeat_interleave(top_k, 0), weight, self.indices.view(-1, 1))
-        elif self.form == "sorted":
-            choices = Choices(self.order // top_k, self.order, self.counts.tolist())
-            made = _Products.apply(x, weight, choices, len(self.order))
+        elif self.backend == "sorted":
+            choices = SortedTokens(self.order // top_k, self.order, self.counts.tolist())
+            made = _BlockedMatmul.apply(x, weight, choices, len(self.order))
         else:
             # Each token's gradients are summed in one order, which index_select would not do.
             made = self.by_kernel(x.repeat_interleave(top_k, 0), weight)
@@ -313,18 +302,18 @@ class Products:
 
     def combine(self, heads: Tensor, weight: Tensor) -> Tensor:
         """o `(tokens, top_k, a)` and W `(experts, a, b)` to `(tokens, b)`."""
-        if self.form == "all":
+        if self.backend == "all":
             if self.indices is not None:
                 every = heads.new_zeros(heads.size(0), *weight.shape[:2])
                 heads = every.scatter(1, self.indices.unsqueeze(-1).expand_as(heads), heads)
             return heads.flatten(1) @ weight.flatten(0, 1)
         assert self.indices is not None
         heads, weight = heads.to(self.computes_in), weight.to(self.computes_in)
-        if self.form == "few":
+        if self.backend == "few":
             y = sum_rows(heads.flatten(1), weight, self.indices)
-        elif self.form == "sorted":
-            choices = Choices(self.order, self.order // heads.size(1), self.counts.tolist())
-            y = _Products.apply(heads.flatten(0, 1), weight, choices, len(heads))
+        elif self.backend == "sorted":
+            choices = SortedTokens(self.order, self.order // heads.size(1), self.counts.tolist())
+            y = _BlockedMatmul.apply(heads.flatten(0, 1), weight, choices, len(heads))
         else:
             made = self.by_kernel(heads.flatten(0, 1), weight)
             y = made.view(*self.indices.shape, weight.size(2)).sum(1)
@@ -342,17 +331,17 @@ class Products:
         return torch.empty_like(made).index_copy_(0, self.order, made)
 
 
-class Choices(NamedTuple):
-    """The choices of a call, sorted by expert."""
+class SortedTokens(NamedTuple):
+    """Pairs of a token and a selected expert, sorted by expert."""
 
-    source: Tensor  # the row that each reads
-    target: Tensor  # the row that it is added to
-    counts: list[int]  # how many each expert has
+    source: Tensor  # the row of the input that a pair reads
+    target: Tensor  # the row of the output that its product is added to
+    counts: list[int]  # the number of pairs of each expert
 
     def blocks(self) -> Iterator[tuple[slice, slice, list[int]]]:
-        """Consecutive experts, their choices, and how many each has.
+        """Slices of experts and of their pairs, and the number of pairs of each expert.
 
-        They are about 1,024 choices together, few enough for what is moved to stay in cache.
+        A slice has about 1,024 pairs, whose rows stay in the processor's cache.
         """
         first = start = 0
         for last in range(1, len(self.counts) + 1):
@@ -362,7 +351,7 @@ class Choices(NamedTuple):
                 first, start = last, start + size
 
 
-def add_products(x: Tensor, weight: Tensor, choices: Choices, rows: int) -> Tensor:
+def add_products(x: Tensor, weight: Tensor, choices: SortedTokens, rows: int) -> Tensor:
     """y[target] = Σ x[source] W[expert] over the choices: x `(…, a)` to `(rows, b)`."""
     y = x.new_zeros(rows, weight.size(2))
     for experts, block, counts in choices.blocks():
@@ -374,11 +363,11 @@ def add_products(x: Tensor, weight: Tensor, choices: Choices, rows: int) -> Tens
     return y
 
 
-class _Products(torch.autograd.Function):
-    """`add_products`, whose gradients go block by block too, without large tensors between."""
+class _BlockedMatmul(torch.autograd.Function):
+    """`add_products`, with gradients that are computed block by block too."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor, choices: Choices, rows: int) -> Tensor:
+    def forward(ctx: Any, x: Tensor, weight: Tensor, choices: SortedTokens, rows: int) -> Tensor:
         ctx.save_for_backward(x, weight)
         ctx.choices = choices
         return add_products(x, weight, choices, rows)
@@ -390,7 +379,7 @@ class _Products(torch.autograd.Function):
         source, target, counts = ctx.choices
         grad_x = grad_weight = None
         if ctx.needs_input_grad[0]:
-            grad_x = add_products(grad, weight.mT, Choices(target, source, counts), len(x))
+            grad_x = add_products(grad, weight.mT, SortedTokens(target, source, counts), len(x))
         if ctx.needs_input_grad[1]:
             grad_weight = torch.empty_like(weight)
             for experts, block, sizes in ctx.choices.blocks():

@@ -1,8 +1,4 @@
-"""Mixture of heads (MoH): some heads always count, of the others each token selects K.
-
-Jin et al. 2025, *MoH: Multi-Head Attention as Mixture-of-Head Attention*,
-https://arxiv.org/abs/2410.11842.
-"""
+"""Mixture of heads (MoH): some heads always count, of the others each token selects K."""
 
 from typing import Any, Self
 
@@ -111,7 +107,6 @@ class MixtureOfHeads(MultiHeadAttention):
             nn.init.xavier_uniform_(router.weight)
 
     def routers(self) -> list[nn.Linear]:
-        """Those that there are: of shared heads, of the others, and between these kinds."""
         found = (self.shared_router, self.routed_router, self.kind_router)
         return [router for router in found if router is not None]
 

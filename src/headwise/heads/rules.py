@@ -1,4 +1,4 @@
-"""A rule of training: what a paper asks for beyond gradient descent on all parameters.
+"""Rules of training: the steps of a paper beyond gradient descent on all parameters.
 
 `headwise.TrainingRules` finds the rules of a model's systems and hooks them to an optimizer.
 """
@@ -14,11 +14,11 @@ from headwise.settings import Settings
 
 
 class UntrainedRuleWarning(UserWarning):
-    """Something learns otherwise than its paper says."""
+    """A system is trained otherwise than its paper says."""
 
 
 class TrainingProgress(NamedTuple):
-    """Where in a training a step stands.
+    """The place of a step in a training.
 
     Attributes:
         step: number of optimizer steps before it.
@@ -39,7 +39,7 @@ class RuleSettings(Settings):
 
 
 def rule_settings(name: str, kind: "type[Rule]", given: Any) -> RuleSettings:
-    """The settings of the rule of a system; raises `ValueError` for a mapping that is none."""
+    """The settings of a system's rule; raises `ValueError` for an unknown key or a bad value."""
     try:
         return kind.settings_class.model_validate(given)
     except ValidationError as error:
@@ -85,11 +85,11 @@ class Rule:
 
     @property
     def steps_before(self) -> bool:
-        """Whether a loop has to call `before_step`: where a subclass overrides it."""
+        """Whether a loop has to call `before_step`, which then a subclass overrides."""
         return type(self).before_step is not Rule.before_step
 
     def start(self) -> None:
-        """Called when the rule is attached to an optimizer: what systems do in training."""
+        """Prepares the systems for training, when the rule is attached to an optimizer."""
 
     def own_group(self) -> list[nn.Parameter]:
         """Parameters that learn, in a group of the optimizer that is the rule's own.
@@ -126,5 +126,5 @@ class Rule:
         """The optimizer has taken its step."""
 
     def record(self) -> dict[str, dict[str, list[float]]]:
-        """What to follow over the training: path of a system to name to a number of each unit."""
+        """Values to log: from the path of a system to a name to a number for each unit."""
         return {}

@@ -1,4 +1,4 @@
-"""What a system is: what it returns, what it says of itself, and the losses that it adds."""
+"""The base class of all systems: its results, its declarations, and the losses that it adds."""
 
 import warnings
 from collections.abc import Iterator
@@ -15,12 +15,12 @@ from headwise.heads.rules import Rule, UntrainedRuleWarning
 
 
 class Routing(NamedTuple):
-    """The decision of a system about its heads: their weights, and which of them are chosen.
+    """The decision of a system about its heads: their weights, and the heads that are selected.
 
     Attributes:
         weights: the weight of each expert, head, branch or mechanism, `(batch, time, units)`;
             `(batch, units)` if there is one decision per sequence, `(units,)` if one for all.
-        indices: the units chosen, `(batch, time, chosen)`, where a system chooses; else None.
+        indices: the selected units, `(batch, time, selected)`; None if all count.
         loss: a scalar to add to the training loss, its coefficients already in it, or None.
         padding: boolean `(batch, time)`, `True` at padding; `Attention.forward` sets it.
     """
@@ -33,14 +33,14 @@ class Routing(NamedTuple):
 
 @dataclass
 class AttentionOutput:
-    """What a call of a system returns: its output, its attention weights, and its decision.
+    """The result of a system: its output, its attention weights, and its decision.
 
-    It unpacks into two results, as those of `nn.MultiheadAttention`: output and weights.
+    It unpacks into output and weights, like the result of `nn.MultiheadAttention`.
 
     Attributes:
         output: `(batch, time, embed_dim)`.
         weights: attention weights `(batch, heads, queries, keys)` if asked for, else None.
-        routing: what the system decided; None for standard attention.
+        routing: the decision; None for standard attention.
 
     Example:
         >>> out = AttentionOutput(torch.zeros(2, 5, 8), None)
@@ -70,24 +70,24 @@ class System(nn.Module):
     """Base class of all systems: modules that replace an attention, or a larger part of a layer.
 
     Attributes:
-        replaces: the part of a layer whose place it takes: `"attention"`; `"feed-forward"`, an
-            attention and the feed-forward behind it; or `"layer"`, all of it.
-        layers: where it stands if a plan does not say: in `"all"` layers, in the `"low"` ones (the
-            first two), or in the `"middle"` (all but the first two and the last).
-        routing_parameters: beginnings of the names of the parameters that decide how heads are
-            combined; `training.train: gates` trains them alone.
-        output_parameters: those that map what the heads have read to the width of the model.
-        no_decay: those that take no weight decay, beside biases, scalars, vectors and norms.
-        rule: its rule of training, or None if gradient descent on all parameters is all.
-        presets: options together, by name, for what a paper leaves open: `paper` are those of its
-            text, `authors` those of their public code. A plan names one as the option `preset`.
-        unit: what its decisions weigh: head, expert, branch, mechanism.
+        replaces: the part of a layer that it replaces: `"attention"`; `"feed-forward"`, which is
+            an attention and the feed-forward behind it; or `"layer"`.
+        layers: the layers that have the system if a plan names none: `"all"`, `"low"` (the first
+            two), or `"middle"` (all but the first two and the last).
+        routing_parameters: prefixes of the names of parameters that decide how heads are combined;
+            `training.train: gates` trains these parameters alone.
+        output_parameters: prefixes of parameters that map the heads to the width of the model.
+        no_decay: prefixes of parameters without weight decay; biases, scalars, vectors and norms
+            never have it.
+        rule: its rule of training; None for gradient descent on all parameters.
+        presets: named sets of options where a paper leaves them open: `paper` follows its text,
+            `authors` their public code. A plan names one as the option `preset`.
+        unit: the unit that its decisions weigh: head, expert, branch, mechanism.
         supported_ablations: names of its ablations; see `headwise.heads.ablation`.
-        site, layer: where a model has put it, such as `decoder_self` and 0; set by the model.
-        ablations: those in force, which change its decisions in evaluation; see `headwise.ablated`.
+        site, layer: the place in a model, such as `decoder_self` and 0; set by the model.
+        ablations: the ablations in force, which change evaluation alone; see `headwise.ablated`.
         routing_loss: the loss of its last call, or None; `headwise.auxiliary_loss` sums them.
-        training_rule: the object of its rule that somebody trains it by, set by
-            `headwise.TrainingRules`; false if nobody does.
+        training_rule: the rule that trains it, set by `headwise.TrainingRules`; else False.
         holds_residual: whether its output is that of the layer, residual sums and norms included.
     """
 
@@ -107,24 +107,25 @@ class System(nn.Module):
     routing_loss: Tensor | None = None
     training_rule: Rule | bool = False
     holds_residual: bool = False
-    # Where gradients came to of the last call in training: its `output`, and its `loss`.
+    # The results of the last call in training that have had a gradient: `output`, `loss`.
     _grads_seen: frozenset[str] | set[str] = frozenset()
-    _is_checked: bool = False  # whether its rule and its loss are used is known
+    _is_checked: bool = False  # whether `_watch` has come to an end
 
     @classmethod
     def from_config(cls, config: Any, site: str, **options: Any) -> Self:
-        """The system at a site of a model; `options` are the plan's, and win.
+        """The system at a site of a model.
 
         Args:
-            config: the model's, see `headwise.models.config.TransformerConfig`; what it settles
-                for all attentions is `config.attention_options()`.
+            config: the model's `headwise.models.config.TransformerConfig`; its
+                `attention_options()` hold for all attentions.
             site: `encoder_self`, `decoder_self` or `decoder_cross`.
+            options: the plan's, which override the config's.
         """
         raise NotImplementedError
 
     @property
     def num_units(self) -> int:
-        """How many experts, heads, branches or mechanisms its decisions weigh."""
+        """The number of experts, heads, branches or mechanisms that its decisions weigh."""
         raise NotImplementedError
 
     def reset_parameters(self) -> None:
@@ -170,7 +171,7 @@ class System(nn.Module):
         return out
 
     def _watch(self, output: Tensor, loss: Tensor | None) -> None:
-        """Warns once, when gradients have come, of a rule and a loss that nobody trains by."""
+        """Warns once, after a first backward pass, of a rule or a loss that is not used."""
         if "output" in self._grads_seen:  # in the call before this one
             self._is_checked, name = True, type(self).__name__
             if self.rule is not None and not self.training_rule:
@@ -189,11 +190,11 @@ class System(nn.Module):
                     stacklevel=3,
                 )
             return
-        came: set[str] = set()  # the hooks hold it, and not the module, which holds the loss
-        self._grads_seen = came
-        output.register_hook(lambda _: came.add("output"))
+        seen: set[str] = set()  # the hooks hold it, and not the module, which holds the loss
+        self._grads_seen = seen
+        output.register_hook(lambda _: seen.add("output"))
         if loss is not None and loss.requires_grad:
-            loss.register_hook(lambda _: came.add("loss"))
+            loss.register_hook(lambda _: seen.add("loss"))
 
     def __getstate__(self) -> dict[str, Any]:
         # A copy may be trained otherwise, and outlives the context of an ablation or an observer.
@@ -203,12 +204,11 @@ class System(nn.Module):
 
 
 def auxiliary_loss(model: nn.Module) -> Tensor:
-    """Returns the sum of the losses that the systems in a model gave in its last forward pass.
+    """Returns the sum of the losses that the systems of a model add in its last forward pass.
 
-    Systems whose paper adds a loss, such as MoA's and MoH's for balance, have it in
-    `out.routing.loss`, its coefficients already in it. Models that use the output alone, such as
-    PyTorch's layers, drop it; add this sum to the loss of such a model before `backward()`. The
-    `loss` that headwise's own models return in training has it already.
+    MoA and MoH return a balance loss, with its coefficients, as `out.routing.loss`. PyTorch's
+    layers use the output alone; add this sum to the loss of such a model before `backward()`. The
+    training loss of headwise's own models includes it.
 
     Args:
         model: any module, also in wrappers such as `DistributedDataParallel` or `torch.compile`.
@@ -241,7 +241,7 @@ def is_repeated() -> bool:
 def _check_place(parent: nn.Module, name: str, child: Any) -> None:
     """Raises `ValueError` if a system is put into a module of PyTorch that would use it wrongly.
 
-    A call could not tell: a batch of sequences looks like a sequence of batches, and the
+    A call cannot find it out: a batch of sequences has the shape of a sequence of batches, and the
     feed-forward of PyTorch's layer comes after the call.
     """
     if not isinstance(child, System):
@@ -261,5 +261,6 @@ def _check_place(parent: nn.Module, name: str, child: Any) -> None:
         )
 
 
-# PyTorch calls it whenever a module becomes the child of another, which no attention can see.
+# PyTorch then calls it for each module of the process that becomes a child of another. Nothing less
+# sees the attention that a system replaces, and it alone knows `batch_first` of PyTorch's layer.
 register_module_module_registration_hook(_check_place)

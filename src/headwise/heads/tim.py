@@ -1,9 +1,7 @@
-"""Independent mechanisms: a layer in parts that compete for positions and exchange little.
+"""Independent mechanisms (TIM): a layer in parts that compete for positions and exchange little.
 
-Lamb et al. 2021, *Transformers with Competitive Ensembles of Independent Mechanisms*,
-https://arxiv.org/abs/2103.00336 (TIM). The layer comes first, then the modules that it is made of.
-All of them have each mechanism's channels side by side in the last dimension, as heads are before
-they are split, so that what is not divided (residual sums, dropout) needs no reshaping.
+The layer comes first, then its modules. The channels of a mechanism stand side by side in the last
+dimension, as those of a head, so that residual sums and dropout need no reshaping.
 """
 
 from typing import Any, ClassVar, Literal, Self
@@ -39,9 +37,9 @@ class IndependentMechanismsLayer(System):
     position, and is the only way from one mechanism to another. There are no biases unless `bias`
     asks for them. One mechanism without competition and exchange is an ordinary layer.
 
-    What the paper leaves open (docs/systems.md): logits are divided by √head_dim, in the exchange
-    too. Pre-norm puts each norm before its sub-layer, and competition is still computed from h. A
-    decoder's layer attends over the encoder's output m between self-attention and exchange:
+    The paper leaves some choices open (docs/systems.md). Logits are divided by √head_dim, in the
+    exchange too. Pre-norm puts each norm before its sub-layer, and competition is still computed
+    from h. A decoder's layer attends over the encoder's output m before the exchange:
 
         h = norm(h + Attention(h W^Q, m W^K, m W^V) W^O),  its norm named cross_norm
 
@@ -59,8 +57,8 @@ class IndependentMechanismsLayer(System):
         num_mechanisms: n_s; divides all of these.
         competition: False leaves c out, as in the paper's TIM-NoComp.
         exchange_heads: heads of the exchange; 0 for no exchange.
-        exchange_head_dim: width of each; if not given, what makes all of them together an eighth of
-            a mechanism's width, as in the paper's BERT, from 4 to 32 (`presets["paper"]`).
+        exchange_head_dim: width of each; by default from 4 to 32, such that all of them together
+            are an eighth of a mechanism, as in the paper's BERT (`presets["paper"]`: 32).
         head_dim: width of a head in attention; `embed_dim // num_heads` if not given.
         num_key_value_heads: heads of keys and values of all mechanisms together, each for as many
             heads of its mechanism; `num_heads` if not given.
@@ -72,8 +70,8 @@ class IndependentMechanismsLayer(System):
         dropout: of attention weights, the exchange's too.
         residual_dropout: of each sub-layer's output.
         ffn_dropout: behind the activation of the feed-forward.
-        ffn_activation: what stands in the place of the ReLU of the feed-forward; see
-            `headwise.ops.layers`. With `"swiglu"` and `"geglu"` W⁽¹⁾ is twice as wide.
+        ffn_activation: the activation in the place of the ReLU; see `headwise.ops.layers`. With
+            `"swiglu"` and `"geglu"` W⁽¹⁾ is twice as wide.
         qk_norm: as in `MultiHeadAttention`, in self-attention and cross-attention.
         norm_kind, norm_eps: `"layer"` norms or `"rms"`, and their ε.
 
@@ -289,10 +287,10 @@ class IndependentMechanismsLayer(System):
     def _feed_forward(self, x: Tensor) -> Tensor:
         # The hidden layer, the widest tensor of a layer, stays divided.
         hidden = ACTIVATIONS[self.ffn_activation](
-            self.ffn_up.divided(divide(x, self.num_mechanisms))
+            self.ffn_up.by_group(group_channels(x, self.num_mechanisms))
         )
         hidden = F.dropout(hidden, self.ffn_dropout, self.training)
-        return join(self.ffn_down.divided(hidden), x)
+        return ungroup_channels(self.ffn_down.by_group(hidden), x)
 
     def _before(self, norm: Any, x: Tensor) -> Tensor:
         return norm(x) if self.pre_norm else x
@@ -367,14 +365,14 @@ class MechanismExchange(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """`(batch, time, embed_dim)` to the same."""
-        divided = divide(x, self.num_mechanisms)
+        divided = group_channels(x, self.num_mechanisms)
         maps = (self.q_proj, self.k_proj, self.v_proj)
-        by_head = (each.divided(divided).unflatten(-1, (self.num_heads, -1)) for each in maps)
+        by_head = (each.by_group(divided).unflatten(-1, (self.num_heads, -1)) for each in maps)
         # Each (positions, heads, mechanisms, head_dim).
         q, k, v = (y.permute(1, 2, 0, 3) for y in by_head)
         # (mechanisms, positions, heads * head_dim)
         read = self._attend(q, k, v).permute(2, 0, 1, 3).flatten(2)
-        return join(self.out_proj.divided(read), x)
+        return ungroup_channels(self.out_proj.by_group(read), x)
 
     def _attend(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         """All are `(positions, heads, mechanisms, head_dim)`."""
@@ -423,17 +421,13 @@ class GroupedLinear(nn.Module):
             nn.init.zeros_(self.bias)
 
     def forward(self, x: Tensor) -> Tensor:
-        return join(self.divided(divide(x, self.weight.size(0))), x)
+        return ungroup_channels(self.by_group(group_channels(x, self.weight.size(0))), x)
 
-    def divided(self, x: Tensor) -> Tensor:
+    def by_group(self, x: Tensor) -> Tensor:
         """`(groups, rows, in_dim)` to `(groups, rows, out_dim)`."""
         if self.bias is None:
             return torch.bmm(x, self.weight)
         return torch.baddbmm(self.bias.unsqueeze(1), x, self.weight)
-
-    def extra_repr(self) -> str:
-        groups, in_dim, out_dim = self.weight.shape
-        return f"groups={groups}, in_dim={in_dim}, out_dim={out_dim}, bias={self.bias is not None}"
 
 
 class MechanismNorm(nn.Module):
@@ -463,11 +457,11 @@ class MechanismNorm(nn.Module):
         return torch.addcmul(self.bias, normed, self.weight).to(x.dtype).flatten(-2)
 
 
-def divide(x: Tensor, groups: int) -> Tensor:
+def group_channels(x: Tensor, groups: int) -> Tensor:
     """`(..., groups * width)` to `(groups, rows, width)`, a view if `x` is contiguous."""
     return x.reshape(-1, groups, x.size(-1) // groups).transpose(0, 1)
 
 
-def join(x: Tensor, like: Tensor) -> Tensor:
+def ungroup_channels(x: Tensor, like: Tensor) -> Tensor:
     """`(groups, rows, width)` to `(..., groups * width)`, with the rows of `like`."""
     return x.transpose(0, 1).reshape(*like.shape[:-1], x.size(0) * x.size(2))

@@ -1,8 +1,4 @@
-"""The Weighted Transformer: branches of attention, each with the feed-forward behind it.
-
-Ahmed et al. 2017, *Weighted Transformer Network for Machine Translation*,
-https://arxiv.org/abs/1711.02132.
-"""
+"""The Weighted Transformer: branches of attention, each with the feed-forward behind it."""
 
 import copy
 import math
@@ -299,7 +295,7 @@ class BranchedAttention(Attention):
         return cls(config.embed_dim, **{**settled, **options})
 
     def reset_parameters(self) -> None:
-        """Draws all parameters afresh: maps by Glorot, κ and α even or anywhere on the simplex.
+        """Draws all parameters anew: maps by Glorot's rule, κ and α as `start` says.
 
         With residual sums the branches' maps together are the output projection of a layer. Without
         each is a map of its own, drawn M times as large, which makes up for κᵢ ≈ 1/M.
