@@ -55,8 +55,8 @@ def _keys(location: tuple[int | str, ...], value: Any, *, is_missing: bool) -> l
     """Returns the keys of a location of pydantic, without its names of members of unions."""
     keys = []
     for key in location:
-        is_index = isinstance(value, list | tuple) and isinstance(key, int)
-        if is_index or (isinstance(value, Mapping) and key in value):
+        known = range(len(value)) if isinstance(value, list | tuple) else value
+        if isinstance(known, range | Mapping) and key in known:
             value = value[key]
         elif not is_missing:
             break
