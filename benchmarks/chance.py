@@ -132,7 +132,7 @@ def judge(cell: Cell, comparison: int) -> dict[str, float]:
     generator = np.random.default_rng(about)
     baseline, *others = simulate(cell, generator)
     table = [contrast(each, baseline, tests=len(others)) for each in others]
-    have_seeds = "seeds" in table[0].over
+    have_seeds = "seeds" in table[0].variance_source
     first = contrast(of_first_seed(others[-1]), of_first_seed(baseline))
     return {
         "headwise": have_seeds and min(holm([each.p for each in table])) < SIGNIFICANT,

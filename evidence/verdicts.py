@@ -33,7 +33,7 @@ import headwise
 from headwise.analysis.cost import model_cost
 from headwise.analysis.statistics import SIGNIFICANT, Estimate, Scores, contrast
 from headwise.messages import expected_one_of
-from headwise.report.page import interval, number
+from headwise.report.page import format_interval, format_number
 from headwise.tasks.scores import Score
 from headwise.yaml import read_yaml
 
@@ -334,7 +334,7 @@ def compared(test: Test, claim: Claim, runs: Runs) -> Finding:
         low, high = -difference.high, -difference.low
         ahead = replace(difference, value=-difference.value, low=low, high=high)
     kind = judged(test, ahead, sum(each.than is not None for each in claim.tests))
-    means = [number(float(each.values.mean()), quantity.digits) for each in (first, second)]
+    means = [format_number(float(each.values.mean()), quantity.digits) for each in (first, second)]
     return Finding(
         test,
         kind,
@@ -353,21 +353,21 @@ def bounded(test: Test, quantity: Quantity, found: Estimate) -> Finding:
 
 def said(quantity: Quantity, found: Estimate, *, sign: bool = False) -> str:
     """Writes a number with its interval, if it has one."""
-    value = number(found.value, quantity.digits, sign=sign)
+    value = format_number(found.value, quantity.digits, sign=sign)
     ends = (found.low, found.high) if found.low < found.high else (math.nan, math.nan)
-    within = interval(*ends, quantity.digits, before=" ", sign=sign)
+    within = format_interval(*ends, quantity.digits, before=" ", sign=sign)
     return f"{value}{within} {quantity.name or quantity.rows}"
 
 
 def judged(test: Test, found: Estimate, tests: int = 1) -> Kind:
     """Judges a test by an advantage, or a number; `tests` of two systems does the claim have."""
-    if "seeds" not in found.over or math.isnan(found.low):
+    if "seeds" not in found.variance_source or math.isnan(found.low):
         return "cannot be told"
     if test.than is None:
         holds = test.at_least <= found.low and found.high <= test.at_most
         fails = found.high < test.at_least or found.low > test.at_most
     else:
-        half = found.error * float(stats.t.ppf(1 - SIGNIFICANT / 2 / tests, found.freedom))
+        half = found.error * float(stats.t.ppf(1 - SIGNIFICANT / 2 / tests, found.dof))
         least, most = found.value - half, found.value + half
         holds, fails = {
             "better": (found.p < SIGNIFICANT and found.value > 0, most < test.margin),
@@ -383,7 +383,7 @@ def timed(test: Test, claim: Claim, lines: Sequence[Line]) -> Finding:
         return Finding(test, "not run")
     found = pd.DataFrame([line[claim.quantity.key][test.of.system] for line in lines])
     value, low, high = found["value"].median(), found["low"].min(), found["high"].max()
-    return bounded(test, claim.quantity, Estimate(value, low, high, over="seeds"))
+    return bounded(test, claim.quantity, Estimate(value, low, high, variance_source="seeds"))
 
 
 def counted(test: Test, claim: Claim) -> Finding:
@@ -396,4 +396,4 @@ def counted(test: Test, claim: Claim) -> Finding:
         value = found.parameters.total - standard.parameters.total
     else:
         value = getattr(found, claim.quantity.key)
-    return bounded(test, claim.quantity, Estimate(value, value, value, over="seeds"))
+    return bounded(test, claim.quantity, Estimate(value, value, value, variance_source="seeds"))

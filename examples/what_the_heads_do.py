@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import headwise as hw
-from headwise.analysis.questions import pmi
+from headwise.analysis.metrics import pmi
 from headwise.data.builtin import paragraphs_of
 from headwise.data.tokenizers import TokenizerSettings, learned
 
@@ -89,7 +89,7 @@ analysis = hw.analyse(
 )
 print(*analysis.findings, sep="\n")
 print("the words that go to each expert of layer 0 more than to others:")
-for expert, of_expert in pmi(analysis.decided[0], top=6).groupby("unit"):
+for expert, of_expert in pmi(analysis.decisions[0], top=6).groupby("unit"):
     print(f"  expert {expert}: {' '.join(of_expert['name'])}")
 print("page:", analysis.write(FOLDER))
 

@@ -30,7 +30,7 @@ def test_without_items_a_difference_is_welchs_and_a_mean_has_students_interval()
     assert found.value == pytest.approx(np.mean(OURS) - np.mean(THEIRS))
     assert found.p == pytest.approx(expected.pvalue)
     assert interval(found) == pytest.approx(tuple(expected.confidence_interval(0.95)))
-    assert found.freedom == pytest.approx(expected.df)
+    assert found.dof == pytest.approx(expected.df)
     found, error = judged.mean(judged.by_seeds(OURS)), scipy.stats.sem(OURS)
     assert (found.value, found.error) == pytest.approx((np.mean(OURS), error))
     assert interval(found) == pytest.approx(scipy.stats.t.interval(0.95, 3, np.mean(OURS), error))
@@ -72,7 +72,7 @@ def test_seeds_and_items_add_up_as_defined():
         variance += max(0.0, among - own) / len(of)
         doubt += (among / len(of)) ** 2 / (len(of) - 1)
     assert found.error == pytest.approx(math.sqrt(variance))
-    assert found.freedom == pytest.approx(variance**2 / doubt)
+    assert found.dof == pytest.approx(variance**2 / doubt)
 
 
 def test_what_items_do_to_all_systems_is_no_part_of_a_difference():
@@ -90,43 +90,22 @@ def test_a_difference_of_differences_is_of_four_means():
     parts = [scores.var(ddof=1) / 5 for scores in several]
     a, b, c, d = (scores.mean() for scores in several)
     assert (found.value, found.error) == pytest.approx(((a - b) - (c - d), math.sqrt(sum(parts))))
-    assert found.freedom == pytest.approx(sum(parts) ** 2 / sum(part**2 / 4 for part in parts))
-
-
-def test_a_mean_over_data_sets_counts_them_alike():
-    several = [
-        judged.difference(
-            judged.by_seeds(drawn(3, mean=1.0, seed=seed)), judged.by_seeds(drawn(4, seed=seed + 9))
-        )
-        for seed in range(3)
-    ]
-    found = judged.over_data_sets(several, tests=2)
-    variance = sum(each.error**2 for each in several) / 9
-    doubt = sum((each.error / 3) ** 4 / each.freedom for each in several)
-    assert found.value == pytest.approx(np.mean([each.value for each in several]))
-    assert found.error == pytest.approx(math.sqrt(variance))
-    half = scipy.stats.t.ppf(0.975, variance**2 / doubt) * found.error
-    assert interval(found) == pytest.approx((found.value - half, found.value + half))
-    assert found.over == "seeds" and found.detectable > half
-    single = judged.difference(judged.by_items([drawn(30)]), judged.by_items([drawn(30, seed=1)]))
-    assert judged.over_data_sets([*several, single]).over == "items"
-    without = judged.over_data_sets([*several, judged.mean(judged.by_seeds([1.0]))])
-    assert math.isnan(without.p) and without.why == "a single seed"
+    assert found.dof == pytest.approx(sum(parts) ** 2 / sum(part**2 / 4 for part in parts))
 
 
 def test_a_change_of_one_model_is_paired_over_the_items_and_its_draws():
     plain = drawn(40, mean=1.0)
     change = 0.3 + 0.2 * drawn(40, seed=1)
-    found = judged.change(judged.by_items([plain + change]), judged.by_items([plain]))
+    found = judged.paired_change(judged.by_items([plain + change]), judged.by_items([plain]))
     assert found.error == pytest.approx(judged.resamples_of(change).std(ddof=1))
     half = scipy.stats.t.ppf(0.975, 39) * found.error
     assert interval(found) == pytest.approx((change.mean() - half, change.mean() + half))
-    assert found.over == "items"
+    assert found.variance_source == "items"
     draws = [plain + change, plain - change, plain + 3 * change]
-    drawn_anew = judged.change(judged.by_items(draws), judged.by_items([plain]))
+    drawn_anew = judged.paired_change(judged.by_items(draws), judged.by_items([plain]))
     assert drawn_anew.value == pytest.approx(change.mean())
-    assert drawn_anew.error > found.error and drawn_anew.freedom < 39
-    alike = judged.change(judged.by_items([plain + 0.5]), judged.by_items([plain]))
+    assert drawn_anew.error > found.error and drawn_anew.dof < 39
+    alike = judged.paired_change(judged.by_items([plain + 0.5]), judged.by_items([plain]))
     assert alike.p == pytest.approx(0.5**39, rel=1e-6)  # of the sign test
     assert interval(alike) == pytest.approx((0.5, 0.5))
 
@@ -139,7 +118,7 @@ def test_a_single_seed_is_never_significant():
     one, three = judged.by_items([ours]), judged.by_items([ours] * 3)
     for system in (one, three):
         found = judged.difference(system, judged.by_items([theirs]))
-        assert found.p < 0.01 and found.over == "items" and math.isnan(found.detectable)
+        assert found.p < 0.01 and found.variance_source == "items" and math.isnan(found.detectable)
     percentiles = np.percentile(judged.resamples_of(ours), [2.5, 97.5])
     assert interval(judged.mean(one)) == pytest.approx(tuple(percentiles))
     for equal in (one, judged.by_seeds([5.0, 5.0])):
@@ -151,9 +130,11 @@ def test_a_single_seed_is_never_significant():
 def test_few_items_judge_nothing(seeds):
     for items in (judged.LEAST_ITEMS - 1, judged.LEAST_ITEMS):
         pair = [judged.by_items(drawn(seeds, items, seed=seed)) for seed in range(2)]
-        for found in (judged.difference(*pair), judged.change(*pair), judged.mean(pair[0])):
+        for found in (judged.difference(*pair), judged.paired_change(*pair), judged.mean(pair[0])):
             assert (
-                ("test items" in found.why) == math.isnan(found.p) == (items < judged.LEAST_ITEMS)
+                ("test items" in found.reason)
+                == math.isnan(found.p)
+                == (items < judged.LEAST_ITEMS)
             )
 
 
@@ -172,7 +153,7 @@ def test_few_items_judge_nothing(seeds):
     ],
 )
 def test_what_cannot_be_tested_says_why(found, why):
-    assert math.isnan(found.p) and math.isnan(found.low) and why in found.why
+    assert math.isnan(found.p) and math.isnan(found.low) and why in found.reason
 
 
 def test_runs_without_a_score_or_without_items():
@@ -180,7 +161,7 @@ def test_runs_without_a_score_or_without_items():
     runs = drawn(3, 12)
     with_lost = judged.by_items([*runs, [math.nan] * 12])
     assert judged.mean(with_lost) == judged.mean(judged.by_items(runs))
-    for compare in (judged.difference, judged.change):
+    for compare in (judged.difference, judged.paired_change):
         with pytest.raises(ValueError, match="12 and 13 items"):
             compare(judged.by_items(runs), judged.by_items(drawn(3, 13)))
     with_items, seeds = judged.by_items(runs), judged.by_seeds(runs.mean(1))
@@ -192,8 +173,8 @@ def test_two_seeds_have_no_interval_where_these_are_all_the_chance():
     """Student's t would make it twelve standard errors wide."""
     two = judged.by_seeds([5.0, 5.4])
     found = judged.mean(two)
-    assert found.why == "too few seeds" and math.isnan(found.low) and found.p < 1
-    assert judged.mean(judged.by_seeds([5.0, 5.4, 5.2])).why == ""
+    assert found.reason == "too few seeds" and math.isnan(found.low) and found.p < 1
+    assert judged.mean(judged.by_seeds([5.0, 5.4, 5.2])).reason == ""
 
 
 def test_no_interval_leaves_the_range_of_its_score():
@@ -207,7 +188,6 @@ def test_no_interval_leaves_the_range_of_its_score():
     assert interval(judged.mean(good))[1] == 100.0 and interval(judged.mean(bad))[0] == 0.0
     assert interval(judged.difference(good, bad))[1] == 100.0
     assert interval(judged.difference(bad, good))[0] == -100.0
-    assert interval(judged.over_data_sets([judged.mean(good)] * 2))[1] == 100.0
 
 
 # --- many comparisons, power, errors ----------------------------------------------------------
@@ -230,9 +210,9 @@ def test_holms_correction_is_that_of_its_definition():
 def test_the_detectable_difference_is_found_with_the_power_that_is_said(comparisons):
     found = judged.difference(judged.by_seeds(OURS), judged.by_seeds(THEIRS), comparisons)
     generator = np.random.default_rng(9)
-    chi = np.sqrt(generator.chisquare(found.freedom, 40_000) / found.freedom)
+    chi = np.sqrt(generator.chisquare(found.dof, 40_000) / found.dof)
     t = (generator.normal(size=40_000) + found.detectable / found.error) / chi
-    critical = scipy.stats.t.ppf(1 - 0.05 / comparisons / 2, found.freedom)
+    critical = scipy.stats.t.ppf(1 - 0.05 / comparisons / 2, found.dof)
     assert np.mean(t > critical) == pytest.approx(judged.POWER, abs=0.008)  # four standard errors
 
 

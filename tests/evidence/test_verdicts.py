@@ -43,7 +43,7 @@ def interval(low: float, high: float, over: str = "seeds") -> Estimate:
     value, freedom = (low + high) / 2, 8.0
     error = (high - low) / 2 / stats.t.ppf(0.975, freedom)
     p = 2 * stats.t.sf(abs(value) / error, freedom)
-    return Estimate(value, low, high, error, freedom, p, over=over)
+    return Estimate(value, low, high, error, freedom, p, variance_source=over)
 
 
 @pytest.mark.parametrize("holds", ["better", "not better", "not worse"])

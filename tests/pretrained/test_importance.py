@@ -26,31 +26,28 @@ def losses(model, batch):
 
 
 @torch.no_grad()
-def by_hand(model, batch, path, by):
-    """`(items, 4 heads)`: how losses change without a head, or with a little more or less of it."""
+def by_hand(model, batch, path):
+    """`(items, 4 heads)`: how losses change with a little more or less of a head."""
 
     def loss(head, left):
         with without(model, {path: [head]}, left=left):
             return losses(model, batch)
 
-    if by == "removal":
-        return torch.stack([loss(head, 0.0) - loss(head, 1.0) for head in range(4)], 1)
     each = [loss(head, 1 + 1e-4) - loss(head, 1 - 1e-4) for head in range(4)]
     return torch.stack(each, 1).abs() / 2e-4
 
 
-@pytest.mark.parametrize("by", ["gradient", "removal"])
 @pytest.mark.parametrize("name", ["gpt2", "bert", "bart", "roberta"])
-def test_importance(name, by):
-    """Means and intervals over items of finite differences, or of losses without each head."""
+def test_importance(name):
+    """Means and intervals over items of finite differences."""
     model = build(name)
     batch, paths = labelled(name, model), list(attentions(model))
     batch.pop("use_cache", None)  # all that is left are tensors of items
     model.train().requires_grad_(False)
-    found = hw.head_importance(model, [batch], by=by)
+    found = hw.head_importance(model, [batch])
     assert len(found) == 4 * len(paths)
     for path in paths[-2:]:
-        expected = by_hand(model, batch, path, by).numpy()
+        expected = by_hand(model, batch, path).numpy()
         for head in (each for each in found if each.path == path):
             values = expected[:, head.head]
             assert head.importance == pytest.approx(values.mean(), rel=1e-5, abs=1e-7)
@@ -60,7 +57,7 @@ def test_importance(name, by):
     assert ranked == sorted(ranked, reverse=True) and ranked[0] > 1e-4
     assert model.training and not any(p.requires_grad for p in model.parameters())
     items = [{key: value[i : i + 1] for key, value in batch.items()} for i in range(3)]
-    again = {head[:4]: head.importance for head in hw.head_importance(model, items, by=by)}
+    again = {head[:4]: head.importance for head in hw.head_importance(model, items)}
     assert again == pytest.approx({head[:4]: head.importance for head in found}, rel=1e-6)
 
 
@@ -85,17 +82,16 @@ def test_the_least_important_heads():
     assert all(math.isnan(head.low) and math.isnan(head.high) for head in one)
 
 
-@pytest.mark.parametrize("by", ["gradient", "removal"])
 @pytest.mark.parametrize("name", ["gpt2", "bart"])
-def test_items_without_labels_are_left_out(name, by):
+def test_items_without_labels_are_left_out(name):
     model = build(name)
     batch = labelled(name, model)
     batch.pop("use_cache")
     batch["labels"][2, 1 if name == "gpt2" else 0 :] = -100  # a causal model predicts no first one
-    expected = hw.head_importance(model, {key: value[:2] for key, value in batch.items()}, by=by)
+    expected = hw.head_importance(model, {key: value[:2] for key, value in batch.items()})
     items = [{key: value[i : i + 1] for key, value in batch.items()} for i in range(3)]
     for data in (batch, items):
-        found = {head[:4]: head[4:] for head in hw.head_importance(model, data, by=by)}
+        found = {head[:4]: head[4:] for head in hw.head_importance(model, data)}
         assert found == {head[:4]: pytest.approx(head[4:]) for head in expected}
 
 
@@ -154,16 +150,15 @@ def _broken():
 
 IDS = tokens(2, 6)
 REFUSED = [
-    (lambda: build("gpt2"), {"by": "gradients"}, [], {"by", "gradients", "removal"}),
-    (lambda: build("gpt2"), {}, [], {"data", "label"}),
-    (lambda: build("gpt2"), {}, {"input_ids": IDS}, {"labels", "mapping"}),
-    (lambda: build("gpt2"), {}, [IDS], {"Tensor", "labels"}),
-    (lambda: build("gpt2"), {}, {"input_ids": IDS, "labels": IDS * 0 - 100}, {"label", "-100"}),
-    (_broken, {}, {"input_ids": IDS, "labels": IDS}, {"loss", "nan", "finite"}),
-    (lambda: nn.Linear(2, 2), {}, [], {"Linear", "attention"}),
+    (lambda: build("gpt2"), [], {"data", "label"}),
+    (lambda: build("gpt2"), {"input_ids": IDS}, {"labels", "mapping"}),
+    (lambda: build("gpt2"), [IDS], {"Tensor", "labels"}),
+    (lambda: build("gpt2"), {"input_ids": IDS, "labels": IDS * 0 - 100}, {"label", "-100"}),
+    (_broken, {"input_ids": IDS, "labels": IDS}, {"loss", "nan", "finite"}),
+    (lambda: nn.Linear(2, 2), [], {"Linear", "attention"}),
 ]
 
 
-@pytest.mark.parametrize(("make", "how", "data", "must_name"), REFUSED)
-def test_what_cannot_be_measured_is_refused(make, how, data, must_name):
-    refused(must_name, hw.head_importance, make(), data, **how)
+@pytest.mark.parametrize(("make", "data", "must_name"), REFUSED)
+def test_what_cannot_be_measured_is_refused(make, data, must_name):
+    refused(must_name, hw.head_importance, make(), data)

@@ -10,8 +10,8 @@ from support import tiny_models
 from support.pages import Page, numbers
 
 import headwise as hw
-from headwise.analysis.questions import load
-from headwise.report.analysing import write_analyses
+from headwise.analysis.metrics import unit_load
+from headwise.report.analysis import write_analyses
 
 ATTACK = "'\"--></title></style></script><script>alert(1)</script><img src=//x.example/y onerror=z>"
 
@@ -54,7 +54,7 @@ def test_the_findings_are_those_of_the_tables(higher_is_better):
     assert ("is lost" in first) == higher_is_better and ("rises by" in first) != higher_is_better
     needed = ((units.corrected_p < 0.05) & (units.cost > 0)).sum()
     assert f"Of the {len(units)} experts and heads, removed one at a time, {needed} are" in findings
-    largest = max((load(d) * d.weights.shape[1]).max() for d in found.decided)
+    largest = max((unit_load(d) * d.weights.shape[1]).max() for d in found.decisions)
     assert f"does {largest:.1f} times an even share" in findings
 
 
@@ -96,7 +96,7 @@ def test_tables_are_saved_beside_the_page(system, tmp_path):
 def test_without_a_quality_nothing_is_ablated(tmp_path):
     found = analysed(quality=None, names=lambda number: f"word {number}")
     assert found.ablations is None and found.findings
-    assert all(name.startswith("word ") for name in found.decided[0].positions["token"])
+    assert all(name.startswith("word ") for name in found.decisions[0].positions["token"])
     assert "What each part is worth" not in Page(found.write(tmp_path)).text
     assert analysed(level="none").ablations is None
     of_model = analysed(level="model")
@@ -105,7 +105,7 @@ def test_without_a_quality_nothing_is_ablated(tmp_path):
 
 def test_standard_attention_decides_nothing_and_stands_beside_a_model_that_does(tmp_path):
     found = [analysed(system="standard", name="plain"), analysed(name="mixed")]
-    assert found[0].decided == [] and len(found[0].findings) == 2
+    assert found[0].decisions == [] and len(found[0].findings) == 2
     assert "decides nothing" in analysed(system="standard", quality=None).findings[0]
     page = Page(write_analyses(found, tmp_path))
     assert "What goes to which unit: mixed" in page.text and ": plain" in page.text

@@ -5,7 +5,7 @@ import io
 import numpy as np
 import pytest
 from PIL import Image
-from support.compared import write_benchmark, write_compared
+from support.compared import write_compared
 
 from headwise.report.comparison import write_report
 
@@ -14,24 +14,19 @@ TEXT = "</p><script>alert(1)</script> & " + "word " * 90 + "w" * 400
 
 
 @pytest.fixture(scope="module")
-def pages(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("pages")
+def report(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("page")
     systems = ("standard", "mae-7", LONG)
-    one = write_compared(folder / "one", systems, (1, 2), tests=["flickr", "coco"], text=TEXT)
-    several = write_benchmark(folder / "several", systems=systems[:2], seeds=(1,))
-    return {"one data set": write_report(one), "several data sets": write_report(several)}
-
-
-PAGES = ("one data set", "several data sets")
+    one = write_compared(folder, systems, (1, 2), tests=["flickr", "coco"], text=TEXT)
+    return write_report(one)
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("width", [390, 1280])
-@pytest.mark.parametrize("name", PAGES)
 def test_nothing_reaches_past_the_page_but_tables_scroll_in_their_box(
-    opened, pages, name, width, scheme
+    opened, report, width, scheme
 ):
-    tab = opened(pages[name], viewport={"width": width, "height": 800}, color_scheme=scheme)
+    tab = opened(report, viewport={"width": width, "height": 800}, color_scheme=scheme)
     tab.evaluate("document.querySelectorAll('details').forEach((each) => { each.open = true })")
     assert tab.locator("nav a").count() == tab.locator("h2").count() > 2
     assert tab.evaluate("document.documentElement.scrollWidth") <= width
@@ -44,8 +39,8 @@ def test_nothing_reaches_past_the_page_but_tables_scroll_in_their_box(
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_text_and_figures_are_dark_on_light_and_light_on_dark(opened, pages, scheme):
-    tab = opened(pages["one data set"], color_scheme=scheme)
+def test_text_and_figures_are_dark_on_light_and_light_on_dark(opened, report, scheme):
+    tab = opened(report, color_scheme=scheme)
     for element in ("h1", ".says", "table tbody th", ".notes", "table td", ".figures img"):
         shot = Image.open(io.BytesIO(tab.locator(element).first.screenshot())).convert("L")
         grey = np.asarray(shot, dtype=float)

@@ -288,7 +288,7 @@ def test_models_are_shown_side_by_side_on_one_text(runs, tmp_path):
     ("task", "arguments", "message"),
     [
         ("translation", "--text two --item 1", "--text and --item are given"),
-        ("translation", "--part tset", "--part is 'tset'"),
+        ("translation", "--split tset", "--split is 'tset'"),
         ("translation", "--item 9999", "--item is 9999, but test has"),
         ("translation", "--target deux", "--target is given without --text"),
         ("images", "--text cat", "--text is for models of texts"),

@@ -11,7 +11,7 @@ from support.tiny_tasks import answer, run, write_lines
 
 import headwise as hw
 from headwise.data.tokenizers import TokenizerSettings, learned
-from headwise.report.open_model import hide_words, open_plain, text_batch
+from headwise.report.text_models import hide_words, open_plain, text_batch
 
 TEXTS = ["open the file", "close the file again", "the kernel is dead", "read every page of it"]
 LONGEST = 24
@@ -90,7 +90,9 @@ def test_pruned_heads_stay_away_and_gates_beside_a_model_are_loaded(saved, tmp_p
     torch.testing.assert_close(open_plain(tmp_path / "pruned")[0](**batch).logits, expected)
     gated = shutil.copytree(saved / "gpt2", tmp_path / "gated")
     hw.save_gates(hw.gate_heads(open_plain(gated)[0], "gated"), gated)
-    (found,) = answer(*_line(gated, tmp_path, TEXTS), "--ablations", "none")["findings"].values()
+    (found,) = answer(*_line(gated, tmp_path, TEXTS), "--ablation-level", "none")[
+        "findings"
+    ].values()
     assert any("does" in said and "head" in said for said in found)
 
 
@@ -115,7 +117,7 @@ def test_models_are_analysed_on_a_text(saved, tmp_path, name):
     ("line", "said"),
     [
         ("analyse gpt2", "which has no data: add --text FILE"),
-        ("analyse gpt2 --text text --part train", "neither --set nor --part"),
+        ("analyse gpt2 --text text --split train", "neither --set nor --split"),
         ("analyse gpt2 --text nothing", "is empty, expected a text"),
         ("analyse marian --text text", "line 1: expected a text, a tab and its translation"),
         ("analyse classifier --text pairs", "the class is 'b', expected one of 0, short, 1, long"),

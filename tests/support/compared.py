@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from headwise.analysis.results import Benchmark, Compared, RunResult, Tries, Try
+from headwise.analysis.results import Compared, RunResult, Tries, Try
 from headwise.analysis.speed import OverRounds
 from headwise.tasks.scores import Outcome, Picture, Sample, Score
 
@@ -53,7 +53,7 @@ def history(system: str, seed: int) -> list[dict[str, float]]:
             row: dict[str, float] = {"step": step, "eval_loss": loss}
             for place in ("encoder_self.0", "decoder_self.0") if units else ():
                 row |= {f"entropy {place}": math.log(units) * (1 - step / 2000)}
-                row |= {f"low entropy {place}": 0.1, f"even entropy {place}": math.log(units)}
+                row[f"even entropy {place}"] = math.log(units)
                 row |= {f"share {place}/{u}": (1 + u * step / 600) for u in range(units)}
                 total = sum(row[f"share {place}/{u}"] for u in range(units))
                 row |= {
@@ -153,9 +153,6 @@ def write_compared(
         },
         step_times=times,
         decoding_times=times,
-        decoding_speeds={
-            s: OverRounds(value=900.0, low=850.0, high=950.0, rounds=7) for s in systems
-        },
         facts={"train": {"sentences": 2541, "file": f"data {text}"}, "test": {"sentences": 300}},
         recipe=f"title: {text}\n",
         command=f"headwise compare interface-strings --seeds 1 # {text}",
@@ -163,16 +160,5 @@ def write_compared(
         machine="CPU, 2 cores",
     )
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / "comparison.json").write_text(found.model_dump_json(), encoding="utf-8")
-    return folder
-
-
-def write_benchmark(
-    folder: Path, datasets: Sequence[str] = ("first", "second"), **how: Any
-) -> Path:
-    """The folder of a comparison on several data sets."""
-    for number, name in enumerate(datasets):
-        write_compared(folder / name, shift=3.0 * number, **how)
-    found = Benchmark(title="Several data sets", datasets=list(datasets))
     (folder / "comparison.json").write_text(found.model_dump_json(), encoding="utf-8")
     return folder

@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 
 from headwise.analysis import statistics
-from headwise.analysis.statistics import POWER, Estimate, Scores, change, holm
+from headwise.analysis.statistics import POWER, Estimate, Scores, holm, paired_change
 from headwise.tasks.scores import LEAST_ITEMS, Score
 
-__all__ = ["LEAST_ITEMS", "POWER", "Scores", "change", "holm"]
+__all__ = ["LEAST_ITEMS", "POWER", "Scores", "holm", "paired_change"]
 
 
 def by_items(runs: Sequence[Sequence[float]], statistic: str = "mean") -> Scores:
@@ -46,10 +46,6 @@ def mean(system: Scores) -> Estimate:
 
 def difference(system: Scores, baseline: Scores, tests: int = 1) -> Estimate:
     return statistics.contrast(system, baseline, tests=tests)
-
-
-def over_data_sets(estimates: Sequence[Estimate], tests: int = 1) -> Estimate:
-    return statistics.mean_of(estimates, tests)
 
 
 def difference_of_differences(*systems: Scores) -> Estimate:

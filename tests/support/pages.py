@@ -97,11 +97,15 @@ class Page(HTMLParser):
         """Attributes whose values are scripts."""
         return [name for _, found in self.elements for name in found if name.startswith("on")]
 
-    def row(self, name: str) -> dict[str, str]:
-        """The cells of the first row that begins with a name, by the headings of its table."""
+    def row(self, name: str, heading: str = "") -> dict[str, str]:
+        """The cells of the first row that begins with a name, by the headings of its table.
+
+        With a heading, only tables that have it count.
+        """
         headings: list[str] = []
         for row in self.rows:
-            if row and row[0].split()[:1] == [name]:
+            is_asked = not heading or heading in map(str.strip, headings)
+            if row and row[0].split()[:1] == [name] and is_asked:
                 return {h.strip(): cell for h, cell in zip(headings, row, strict=True)}
             headings = row if row and row[0].strip() == "System" else headings
         raise AssertionError(f"no row begins with {name}")

@@ -14,7 +14,7 @@ from support import tiny_tasks
 from support.tiny_tasks import read_json
 from torch import Tensor
 
-from headwise.report.comparison import results
+from headwise.report.comparison import read_comparison
 
 # What a command needs to import the classes that a recipe names.
 OWN_CODE = ("--import", "trouble_maker")
@@ -98,7 +98,7 @@ def missing(folder: Path) -> list[str]:
 
 def found(folder: Path, system: str, test: str = "test") -> dict[str, Any]:
     """The first score of a system, with its mean and the difference to the baseline."""
-    table = results(folder)
+    table = read_comparison(folder).scores
     return table[(table.system == system) & (table.test == test)].iloc[0].to_dict()
 
 

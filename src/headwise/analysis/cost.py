@@ -14,10 +14,10 @@ from torch.overrides import TorchFunctionMode
 from torch.utils.flop_counter import FlopCounterMode
 
 from headwise.models.config import TransformerConfig
-from headwise.models.for_tasks import CausalLM, MaskedLM, Seq2SeqLM, SequenceClassifier
 from headwise.models.inspect import systems
 from headwise.models.modeling import HeadwiseModel
 from headwise.models.speech import SpeechEnhancer
+from headwise.models.text import CausalLM, MaskedLM, Seq2SeqLM, SequenceClassifier
 
 _MODELS = (CausalLM, MaskedLM, Seq2SeqLM, SequenceClassifier, SpeechEnhancer)
 

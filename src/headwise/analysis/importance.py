@@ -1,10 +1,10 @@
-"""How much each head of a model matters to its loss: by the gradient, or by removing the head."""
+"""How much each head of a model matters to its loss, by the gradient of a mask over the heads."""
 
 import math
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import pandas as pd
 import torch
@@ -12,11 +12,9 @@ import torch.nn.functional as F
 from scipy.stats import t
 from torch import Tensor, nn
 
-from headwise.heads.attention import Attention, AttentionCall
-from headwise.messages import check_choice
-from headwise.models.inspect import attentions, evaluating, observe, systems
+from headwise.heads.attention import AttentionCall
+from headwise.models.inspect import attentions, evaluating, observe
 from headwise.ops import IGNORED_LABEL
-from headwise.pretrained.ablate import ablated
 from headwise.pretrained.gates import with_identity_gates
 from headwise.pretrained.layouts import HeadLayout
 
@@ -69,26 +67,24 @@ def head_importance(
     model: nn.Module,
     data: Iterable[Any],
     *,
-    by: Literal["gradient", "removal"] = "gradient",
     loss: Loss | None = None,
     layouts: Mapping[str, HeadLayout] | None = None,
 ) -> HeadImportance:
     """Measures how much each head of a model matters to its loss, on average over items.
 
-    By gradient, as Michel et al. 2019, *Are Sixteen Heads Really Better than One?*,
-    https://arxiv.org/abs/1905.10650, rank heads:
+    Michel et al. 2019, *Are Sixteen Heads Really Better than One?*,
+    https://arxiv.org/abs/1905.10650:
 
         I_h = E_x |∂L(x)/∂ξ_h| = E_x |Att_h(x)ᵀ ∂L(x)/∂Att_h(x)|
 
-    with L(x) the loss of an item, Att_h(x) what head h has read at all of its positions, and ξ_h =
-    1 a mask over it: one forward and one backward pass. By removal, the loss without the head minus
-    that with it: a forward pass for each head. The model computes as in evaluation.
+    with L(x) the loss of an item, Att_h(x) the output of head h at all positions, and ξ_h = 1 a
+    mask over it. One forward and one backward pass rank all heads. The model computes as in
+    evaluation. `headwise.analyse` removes each head in turn instead, with a pass for each.
 
     Args:
         model: of transformers, of headwise, or any module with attentions of headwise.
         data: batches, or one: mappings to arguments of the model, with `labels`; or what `loss`
             takes.
-        by: `"gradient"` or `"removal"`.
         loss: called with the model and a batch, it returns the loss of each item, `(items,)`; by
             default the mean cross entropy, or squared error of real numbers, over the labels other
             than -100 of each item that has some.
@@ -106,15 +102,13 @@ def head_importance(
         >>> len(hw.head_importance(model, {"input_ids": tokens, "labels": tokens}))
         8
     """
-    check_choice(by=(by, ("gradient", "removal")))
-    measure = _by_gradient if by == "gradient" else _by_removal
     found: dict[str, list[Tensor]] = defaultdict(list)  # of each attention (items, heads)
     with with_identity_gates(model, layouts), evaluating(model):
         places = attentions(model)
         if not places:
             raise ValueError(f"model is a {type(model).__name__} without a known attention")
         for batch in [data] if isinstance(data, Mapping) else data:
-            for path, values in measure(model, batch, loss, places).items():
+            for path, values in _of_batch(model, batch, loss).items():
                 found[path].append(values.cpu().double())
     if not any(len(items) for batches in found.values() for items in batches):
         raise ValueError(
@@ -194,12 +188,10 @@ def _losses(model: nn.Module, batch: Any, loss: Loss | None) -> tuple[Tensor, Te
     return losses, torch.ones_like(losses, dtype=torch.bool)
 
 
-def _by_gradient(
-    model: nn.Module, batch: Any, loss: Loss | None, places: Mapping[str, Attention]
-) -> dict[str, Tensor]:
-    """`(items, heads)` of each attention."""
+def _of_batch(model: nn.Module, batch: Any, loss: Loss | None) -> dict[str, Tensor]:
+    """Returns `(items, heads)` of each attention."""
     if any("quantized.dynamic" in type(module).__module__ for module in model.modules()):
-        raise ValueError("by is 'gradient', which passes no quantised layer: expected 'removal'")
+        raise ValueError("the model has quantised layers, which pass no gradient: expected none")
     reads: list[tuple[str, AttentionCall]] = []
     noted = observe(model, lambda path, read: reads.append((path, read)))
     with ExitStack() as unfrozen, noted, torch.enable_grad():
@@ -230,26 +222,3 @@ def _of_heads(read: AttentionCall, products: Tensor) -> Tensor:
     indices = torch.cat([indices + head * units for head in range(each)], dim=-1)
     sums = products.new_zeros(len(products), units * each)
     return sums.scatter_add_(1, indices.flatten(1), products.transpose(1, 2).flatten(1))
-
-
-@torch.no_grad()
-def _by_removal(
-    model: nn.Module, batch: Any, loss: Loss | None, places: Mapping[str, Attention]
-) -> dict[str, Tensor]:
-    """`(items, heads)` of each attention."""
-    whole = systems(model)
-    for path, attention in places.items():
-        if path not in whole or "without-head" not in attention.supported_ablations:
-            raise ValueError(
-                f"by is 'removal', but single heads of {path}, {type(attention).__name__}, cannot "
-                f"be removed: expected 'gradient'"
-            )
-    before, counted = _losses(model, batch, loss)
-    found = {}
-    for path, attention in places.items():
-        costs = []
-        for head in range(attention.num_heads):
-            with ablated(model, path, head=head):
-                costs.append(_losses(model, batch, loss)[0] - before)
-        found[path] = torch.stack(costs, 1)[counted]
-    return found

@@ -3,14 +3,19 @@
 import math
 import os
 import platform
+from collections.abc import Mapping, Sequence
 from importlib import metadata
 from typing import Any
 
+import pandas as pd
 import torch
 from pydantic import Field
 
 from headwise.analysis.speed import OverRounds
 from headwise.tasks.scores import Record, Score
+
+TEST = "test"  # the name of the test part
+EVEN_ENTROPY = "entropy, 1 is even"
 
 
 class _Trained(Record):
@@ -37,11 +42,10 @@ class RunResult(_Trained):
     steps: int  # fewer than planned if its loss had not improved for long, or was no number
     planned_steps: int
     seconds: float  # wall-clock time of training in seconds, without interruptions
-    # What was recorded, by `step`: `loss` and `seconds` of training, `eval_loss` and the task's own
-    # figures at validations, and what each system decides there, by its place, such as
+    # What was recorded, by `step`: `loss` and `learning_rate` of training, `eval_loss` and the
+    # task's own figures at validations, and what each system decides there, by its place, such as
     # `encoder_self.2`, and the number of its unit:
     #     entropy encoder_self.2        mean entropy of the decisions, in nats
-    #     low entropy encoder_self.2    their 10th percentile
     #     even entropy encoder_self.2   the entropy if all, or all chosen, had equal weights
     #     share encoder_self.2/5        how much of the decisions goes to a unit
     #     explained encoder_self.2/side how much of the decisions a label explains, ε²
@@ -88,9 +92,7 @@ class Compared(Record):
     tuning: dict[str, Tries] = {}  # what `--tune` tried and chose for a system
     # Time of a forward and backward pass divided by the baseline's, measured in turns.
     step_times: dict[str, OverRounds] = {}
-    # Time for a generated token divided by the baseline's, and the baseline's tokens per second.
-    decoding_times: dict[str, OverRounds] = {}
-    decoding_speeds: dict[str, OverRounds] = {}
+    decoding_times: dict[str, OverRounds] = {}  # the same for a generated token
     # Part of the data, or further test set, to its number of rows and so on; see `Task.facts`.
     facts: dict[str, dict[str, int | str]] = {}
     recipe: str  # the resolved recipe, as YAML
@@ -99,22 +101,39 @@ class Compared(Record):
     machine: str  # the class of machine, such as CPU, 2 cores
 
 
-class Benchmark(Record):
-    """A comparison on several data sets: `comparison.json` of the folder that holds theirs."""
+def decision_history(history: Sequence[Mapping[str, float]]) -> pd.DataFrame:
+    """Returns what a run recorded of the decisions of its systems, a row for each figure.
 
-    title: str
-    datasets: list[str] = Field(min_length=1)  # each a folder with a comparison
-
-
-def parts_of(name: str) -> tuple[str, str, str]:
-    """Takes the name of a figure in a history apart: what it is, its place, and of what there.
-
-    >>> parts_of("low entropy encoder_self.2"), parts_of("explained blocks.0/predicted side")
-    (('low entropy', 'encoder_self.2', ''), ('explained', 'blocks.0', 'predicted side'))
+    The columns are `step`, `kind` (such as `share`), `place`, `line` (the number of a unit, or the
+    name of a label) and `value`. An entropy is divided by the entropy of even decisions.
     """
-    whole, _, of = name.partition("/")
+    rows = []
+    for record in history:
+        for name, value in record.items():
+            kind, place, line = name_parts(name) or ("", "", "")
+            if kind == "entropy":
+                even = record.get(f"even {name}", 0.0)
+                rows.append(
+                    (record["step"], EVEN_ENTROPY, place, line, value / even if even else 1.0)
+                )
+            elif kind in ("share", "kappa", "alpha", "explained"):
+                rows.append((record["step"], kind, place, line, value))
+    return pd.DataFrame(rows, columns=["step", "kind", "place", "line", "value"])
+
+
+def name_parts(name: str) -> tuple[str, str, str] | None:
+    """Splits the name of a figure in a history into kind, place, and unit or label.
+
+    Returns:
+        None for a figure of no system, such as a loss.
+
+    >>> name_parts("share encoder_self.2/5"), name_parts("even entropy blocks.0")
+    (('share', 'encoder_self.2', '5'), ('even entropy', 'blocks.0', ''))
+    """
+    whole, _, line = name.partition("/")
     kind, _, place = whole.rpartition(" ")
-    return kind, place, of
+    kinds = ("entropy", "even entropy", "share", "explained", "kappa", "alpha")
+    return (kind, place, line) if kind in kinds else None
 
 
 def versions() -> dict[str, str]:

@@ -71,29 +71,15 @@ def relative_step_times(
         return _relative(_in_turns(models, measure))
 
 
-def step_seconds(
-    model: HeadwiseModel, settings: Mapping[str, Any], batches: Sequence[Batch]
-) -> float:
-    """Times a model's forward and backward pass, in seconds: the median over batches.
-
-    The model is of no use afterwards, as in `relative_step_times`.
-    """
-    rules = _rules(model, settings)
-    _step_seconds(model, rules, batches[0])  # the first takes longer
-    return statistics.median(_step_seconds(model, rules, batch) for batch in batches)
-
-
-def decoding_speeds(
-    models: Mapping[str, HeadwiseModel],
-) -> tuple[dict[str, OverRounds], dict[str, OverRounds]]:
-    """Measures how fast each model generates: tokens per second, and its time over the first's.
+def relative_decoding_times(models: Mapping[str, HeadwiseModel]) -> dict[str, OverRounds]:
+    """Times the generation of a token by each model, and divides it by that of the first.
 
     All models continue the same texts by the same number of tokens, each the most probable one.
-    Both are empty if the models generate nothing.
+    The result is empty if the models generate nothing.
     """
     first = next(iter(models.values()))
     if not first.can_generate():
-        return {}, {}
+        return {}
     longest = getattr(first.config, "max_positions", None) or 2 * _TOKENS
     number = min(_TOKENS, longest // 2)
     # What a model reads does not change how long it takes.
@@ -103,11 +89,9 @@ def decoding_speeds(
 
     def measure(name: str) -> float:
         model: Any = models[name].eval()
-        return _seconds(model, lambda: model.generate(**given)) / (_TEXTS * number)
+        return _seconds(model, lambda: model.generate(**given))
 
-    seconds = _in_turns(models, measure)
-    speeds = {name: OverRounds.of([1 / each for each in own]) for name, own in seconds.items()}
-    return speeds, _relative(seconds)
+    return _relative(_in_turns(models, measure))
 
 
 def _in_turns(models: Iterable[str], measure: Callable[[str], float]) -> dict[str, list[float]]:

@@ -27,7 +27,7 @@ from headwise.tasks.scores import LEAST_ITEMS, Score, resampled_scores
 SIGNIFICANT = 0.05  # a smaller p-value, corrected for the number of comparisons, is significant
 POWER = 0.8
 # Student's t has its 97.5% quantile at 12.7 with one degree of freedom and at 4.3 with two.
-_LEAST_FREEDOM = 2.0
+_LEAST_DOF = 2.0
 _ANY = (-math.inf, math.inf)  # the range of a score that has none
 # A part of a variance, and its square over its degrees of freedom: a sum of parts has
 # (Σ variance)² / Σ term degrees of freedom.
@@ -64,13 +64,13 @@ class Estimate:
     low: float = math.nan
     high: float = math.nan
     error: float = math.nan  # standard error
-    freedom: float = math.nan  # its degrees of freedom
+    dof: float = math.nan  # degrees of freedom of the standard error
     p: float = math.nan  # two-sided, that the true value is zero
     detectable: float = math.nan  # the true value that the test is made to find with `POWER`
-    # Whose chance it is: "seeds and items", "seeds", or "items", which is about the runs at hand
-    # alone, so that nothing is significant; empty if nothing can be said.
-    over: str = ""
-    why: str = ""  # why there is no interval, or no test
+    # "seeds and items", "seeds", or "items": an interval over items is about the trained models
+    # at hand alone, so that no difference is significant. Empty if there is no variance.
+    variance_source: str = ""
+    reason: str = ""  # why there is no interval, or no test
     bounds: tuple[float, float] = _ANY  # the range of the true value, which no interval leaves
 
 
@@ -87,16 +87,16 @@ def contrast(*systems: Scores, tests: int = 1) -> Estimate:
         ValueError: the systems are scored on different numbers of items.
 
     >>> found = contrast(Scores(np.array([5.0, 5.1, 4.9])), Scores(np.array([4.0, 4.2, 3.9])))
-    >>> round(found.value, 2), round(found.p, 3), found.over
+    >>> round(found.value, 2), round(found.p, 3), found.variance_source
     (0.97, 0.002, 'seeds')
     """
     untested, moved = _untested(*systems)
     have_seeds = all(len(each.values) > 1 for each in systems)
-    if untested.why:
+    if untested.reason:
         return untested
     if moved is None:
         if not have_seeds:
-            return replace(untested, why="a single seed")
+            return replace(untested, reason="a single seed")
         return _tested(untested, [_of_seeds(each.values) for each in systems], "seeds", tests)
     if not have_seeds:
         return _of_runs(untested, moved, systems[0].items)
@@ -105,7 +105,7 @@ def contrast(*systems: Scores, tests: int = 1) -> Estimate:
     return _tested(untested, parts, "seeds and items", tests)
 
 
-def change(changed: Scores, unchanged: Scores) -> Estimate:
+def paired_change(changed: Scores, unchanged: Scores) -> Estimate:
     """Estimates how the score of one model changes under other conditions, paired over the items.
 
     The model is the same, so that the items are all that may be chance; where the conditions are
@@ -117,30 +117,15 @@ def change(changed: Scores, unchanged: Scores) -> Estimate:
     """
     untested, moved = _untested(changed, unchanged)
     if moved is None:
-        return replace(untested, why=untested.why or "the score is not made from items")
+        return replace(untested, reason=untested.reason or "the score is not made from items")
     parts = [_of_items(moved, changed.items)]
     if len(changed.values) > 1:
         parts.append(_of_seeds(changed.values, changed.resamples))
     found = _tested(untested, parts, "items")
     if found.value and not found.error:
         value, p = found.value, 2 * 0.5**changed.items
-        return replace(found, low=value, high=value, p=p, why="")
+        return replace(found, low=value, high=value, p=p, reason="")
     return found
-
-
-def mean_of(estimates: Sequence[Estimate], tests: int = 1) -> Estimate:
-    """Estimates the mean over independent data sets, each of which counts alike."""
-    number = len(estimates)
-    low, high = np.mean([each.bounds for each in estimates], axis=0).tolist()
-    untested = Estimate(float(np.mean([each.value for each in estimates])), bounds=(low, high))
-    if without := next((each for each in estimates if math.isnan(each.error)), None):
-        return replace(untested, why=without.why)
-    variances = [(each.error / number) ** 2 for each in estimates]
-    pairs = zip(variances, estimates, strict=True)
-    parts = [(v, v**2 / each.freedom if v else 0.0) for v, each in pairs]
-    sources = {each.over for each in estimates}
-    over = "seeds and items" if len(sources) > 1 else sources.pop()
-    return _tested(untested, parts, "items" if "items" in sources else over, tests)
 
 
 def p_value(p: float) -> str:
@@ -189,10 +174,10 @@ def _of_seeds(values: np.ndarray, resamples: np.ndarray | None = None) -> _Part:
 def _untested(*systems: Scores) -> tuple[Estimate, np.ndarray | None]:
     """Computes the value of a contrast, also on each resample of the items, without a test.
 
-    None if not all scores are made from items, or if there can be no test, and `why` says why.
+    None if not all scores are made from items, or if there can be no test, and `reason` says why.
     """
     if not all(len(each.values) for each in systems):
-        return Estimate(math.nan, why="no finite score"), None
+        return Estimate(math.nan, reason="no finite score"), None
     signed = list(zip((1, -1, -1, 1), systems, strict=False))
     value = sum(sign * float(each.values.mean()) for sign, each in signed)
     low, high = np.sum([sorted(sign * end for end in of.bounds) for sign, of in signed], axis=0)
@@ -207,10 +192,10 @@ def _untested(*systems: Scores) -> tuple[Estimate, np.ndarray | None]:
             f"the same order"
         )
     if numbers[0] < LEAST_ITEMS:
-        return replace(untested, why=f"fewer than {LEAST_ITEMS} test items"), None
+        return replace(untested, reason=f"fewer than {LEAST_ITEMS} test items"), None
     moved = np.sum(means, axis=0)
     if not np.isfinite(moved).all():
-        return replace(untested, why="some resamples of the items have no score"), None
+        return replace(untested, reason="some resamples of the items have no score"), None
     return untested, moved
 
 
@@ -221,25 +206,25 @@ def _tested(untested: Estimate, parts: Sequence[_Part], over: str, tests: int = 
     value = untested.value
     variance, terms = (sum(each) for each in zip(*parts, strict=True))
     # A part may be almost zero.
-    error, freedom = math.sqrt(variance), max(1.0, variance**2 / terms) if terms else math.inf
-    found = replace(untested, error=error, freedom=freedom, over=over)
+    error, dof = math.sqrt(variance), max(1.0, variance**2 / terms) if terms else math.inf
+    found = replace(untested, error=error, dof=dof, variance_source=over)
     if error <= 1e-12 * abs(value):  # nothing varies, but for rounding
         found = replace(found, error=0.0)
         # Equal values are level. Of others nothing says how much would be chance.
         if value:
-            return replace(found, why="the score does not vary")
+            return replace(found, reason="the score does not vary")
         return replace(found, low=0.0, high=0.0, p=1.0)
-    found = replace(found, p=float(2 * stats.t.sf(abs(value) / error, freedom)))
-    if freedom < _LEAST_FREEDOM:
-        found = replace(found, why=f"too few {'draws' if over == 'items' else 'seeds'}")
+    found = replace(found, p=float(2 * stats.t.sf(abs(value) / error, dof)))
+    if dof < _LEAST_DOF:
+        found = replace(found, reason=f"too few {'draws' if over == 'items' else 'seeds'}")
     else:
-        half = error * float(stats.t.ppf(0.975, freedom))
+        half = error * float(stats.t.ppf(0.975, dof))
         low, high = untested.bounds
         found = replace(found, low=max(value - half, low), high=min(value + half, high))
     if over == "items":
         return found
-    critical = float(stats.t.ppf(1 - SIGNIFICANT / max(1, tests) / 2, freedom))
-    missed = lambda true: stats.nct.sf(critical, freedom, true) - POWER  # noqa: E731
+    critical = float(stats.t.ppf(1 - SIGNIFICANT / max(1, tests) / 2, dof))
+    missed = lambda true: stats.nct.sf(critical, dof, true) - POWER  # noqa: E731
     return replace(found, detectable=error * float(optimize.brentq(missed, 0.0, 4 * critical)))
 
 
@@ -253,5 +238,5 @@ def _of_runs(untested: Estimate, moved: np.ndarray, items: int) -> Estimate:
     strayed = np.abs(moved - moved.mean()) >= abs(untested.value)
     p = float((strayed.sum() + 1) / (len(moved) + 1)) if untested.value else 1.0
     error = float(moved.std(ddof=1))
-    found = replace(untested, low=low, high=high, p=p, over="items")
-    return replace(found, error=error, freedom=items - 1)
+    found = replace(untested, low=low, high=high, p=p, variance_source="items")
+    return replace(found, error=error, dof=items - 1)

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pandas as pd
 from rich.console import Console
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
@@ -17,20 +16,20 @@ from headwise.data.load import lines
 from headwise.pretrained.gates import with_identity_gates
 from headwise.pretrained.layouts import HeadLayout
 from headwise.report.analysis import Analysis, write_analyses
-from headwise.report.open_model import (
+from headwise.report.text_models import (
     check_finite,
     describe_text,
     hide_words,
     longest_input,
     open_plain,
-    task_of,
     text_batch,
+    text_task,
 )
-from headwise.runs.evaluate import Opened, as_evaluated, check_same_items
+from headwise.runs.evaluate import FinishedRun, as_evaluated, check_same_items, open_run
 from headwise.runs.folder import distinct_names, read_result
 from headwise.runs.names import is_plain
 from headwise.tasks.task import Positions
-from headwise.training.watching import bars, say_begin
+from headwise.training.console import bars, say_begin
 
 MOST_TOKENS = 20_000  # that are read of a text: an analysis makes a pass for each head
 _SECOND = {"translation": "its translation", "classification": "its class"}
@@ -114,7 +113,7 @@ def analyse_runs(
             hub.
         folder: where the page is written.
         console: for progress.
-        part, changes: what of the data of the runs is read, as `Opened` takes them.
+        part, changes: what of the data of the runs is read, as `open_run` takes them.
         level: which ablations are made, see `analyse`.
         text: what models of no run read: a file with an item in each line.
         command: what the user typed.
@@ -126,7 +125,7 @@ def analyse_runs(
         kind = "is a model" if plain[0].is_dir() else "is no folder, at best a model on the hub"
         raise ValueError(f"{plain[0]} {kind}, which has no data: add --text FILE for it to read")
     if text is None:
-        opened = [Opened(run, part, console, changes) for run in folders]
+        opened = [open_run(run, part, console, changes) for run in folders]
         for other in opened[1:]:
             check_same_items(opened[0], other)
         found = [
@@ -134,7 +133,7 @@ def analyse_runs(
         ]
     elif plain != folders or changes or part != "test":
         raise ValueError(
-            "--text is given, expected models of no run alone, and neither --set nor --part: "
+            "--text is given, expected models of no run alone, and neither --set nor --split: "
             "a run reads its own data, which these options change"
         )
     else:
@@ -147,20 +146,20 @@ def analyse_runs(
 # --- one model --------------------------------------------------------------------------------
 
 
-def _of_run(opened: Opened, name: str, level: Level, console: Console) -> Analysis:
+def _of_run(opened: FinishedRun, name: str, level: Level, console: Console) -> Analysis:
     model, task = opened.read_model(), opened.task
-    check_finite(model, opened.run)
-    items, evaluation = task.stored(opened.part), opened.recipe.evaluation
-    order = task.batches(opened.part, opened.recipe.training.batch_tokens)
+    check_finite(model, opened.folder)
+    items, evaluation = task.stored(opened.split), opened.recipe.evaluation
+    order = task.batches(opened.split, opened.recipe.training.batch_tokens)
     order = [order[number] for number in np.random.default_rng(0).permutation(len(order))]
     batches = DataLoader(items, batch_sampler=order, collate_fn=task.collate)  # it has a length
     with as_evaluated(model, evaluation, console, name):
-        quality = of_task(model, task, opened.part, evaluation)
+        quality = of_task(model, task, opened.split, evaluation)
         found = _analysed(model, batches, task.describe, quality, level, name, console)
-    found.data = f"{opened.part}, {len(items):,} {task.item_name}"
+    found.data = f"{opened.split}, {len(items):,} {task.item_name}"
     if found.decisions and found.decisions[0].sequences < len(items):
         found.data += f", of which {found.decisions[0].sequences:,} for all but the ablations"
-    result = read_result(opened.run)
+    result = read_result(opened.folder)
     found.history = result.history if result else ()
     return found
 
@@ -168,7 +167,7 @@ def _of_run(opened: Opened, name: str, level: Level, console: Console) -> Analys
 def _of_text(model_name: Path, name: str, file: Path, level: Level, console: Console) -> Analysis:
     model, tokenizer = open_plain(model_name)
     batches = _lines(model, tokenizer, file)
-    task = task_of(model)
+    task = text_task(model)
     per = "example" if task == "classification" else "token"
     quality = of_loss(model, batches, f"nats per {per}") if task else None
     with with_identity_gates(model):
@@ -186,7 +185,7 @@ def _lines(model: Any, tokenizer: Any, file: Path) -> list[dict[str, Tensor]]:
     Raises:
         ValueError: a line lacks what the model needs, or there is none.
     """
-    task, batches, tokens = task_of(model), [], 0
+    task, batches, tokens = text_task(model), [], 0
     for number, line in enumerate(lines(str(file)), 1):
         text, _, second = line.partition("\t") if task in _SECOND else (line, "", "")
         if not line.strip() or tokens >= MOST_TOKENS:

@@ -1,4 +1,9 @@
-"""The report of a comparison: its verdict, scores, learning and outputs, and how it was made."""
+"""The report of a comparison: verdict, scores, learning, heads, outputs, and how it was made.
+
+comparison = read_comparison(folder)  # once; all else is computed from it
+write_report(folder, comparison)
+comparison.scores                     # the DataFrame of all scores and differences
+"""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -12,156 +17,187 @@ from rich import box
 from rich.table import Table
 from rich.text import Text
 
-from headwise.analysis.results import RunResult, parts_of
+from headwise.analysis.comparison import RANKING, Comparison, SystemRuns
+from headwise.analysis.results import (
+    EVEN_ENTROPY,
+    TEST,
+    Compared,
+    RunResult,
+    decision_history,
+    name_parts,
+)
 from headwise.analysis.speed import OverRounds
 from headwise.analysis.statistics import SIGNIFICANT, p_value
 from headwise.report.page import (
     NONE,
     Section,
     axes,
-    interval,
+    forest,
+    format_count,
+    format_interval,
+    format_number,
     legend,
-    look,
-    number,
-    short,
+    line_style,
     write_page,
 )
-from headwise.report.scores import (
-    RANKING,
-    Comparison,
-    System,
-    read_comparison,
-    results,
-    scores_of,
-    verdict,
-    verdict_of,
-)
-from headwise.runs.evaluate import TEST
-
-__all__ = ["PAGE", "results", "results_table", "verdict", "write_report"]
+from headwise.runs.evaluate import read_outcome
+from headwise.runs.folder import read_result
+from headwise.runs.names import COMPARISON
 
 PAGE = "report.html"
-_SAMPLES = 6
+_SAMPLES, _LOSS_DIGITS = 6, 4
 _LETTERS = 22  # of a name in a figure
-# What is recorded in training beside the figures that a task measures.
-_LOGGED = ("step", "epoch", "loss", "eval_loss", "seconds", "learning_rate")
 _OF_RUNS = {
     *("system", "seed", "parameters", "macs", "steps", "planned_steps", "seconds"),
     "validation_loss",
 }
 
 
-def write_report(folder: Path) -> Path:
-    """Writes `report.html` of a comparison from its finished runs, and its tables as CSV.
-
-    Args:
-        folder: with `comparison.json`, of one data set or of several.
-
-    Returns:
-        The page.
+def read_comparison(folder: Path) -> Comparison:
+    """Reads `comparison.json` of a folder, and the finished runs beside it.
 
     Raises:
         FolderError: a file of a finished run cannot be read.
     """
-    comparisons = read_comparison(folder)
-    table, first = scores_of(comparisons), comparisons[0]
-    if len(comparisons) == 1:
-        shown = sections(first, table)
-    else:
-        top = top_table(comparisons, table)
-        shown = [Section("Quality by data set", table=top, notes=_notes(first))]
-        for of in comparisons:
-            own = sections(of, table[table["dataset"] == of.dataset])
-            more: Any = {f"The report of {of.dataset}": own}
-            shown.append(Section(of.dataset, verdict_of([of], table), more=more))
-    write_page(folder / PAGE, first.title, verdict_of(comparisons, table), shown)
+    about = Compared.model_validate_json((folder / COMPARISON).read_bytes())
+    runs: dict[str, list[RunResult]] = {name: [] for name in about.systems}
+    outcomes: dict[str, list[Any]] = {name: [] for name in about.systems}
+    lost = {}
+    for name, system in about.runs.items():
+        result = read_result(folder / name)
+        if result is None:
+            lost[name] = "not finished"
+            continue
+        runs[system].append(result)
+        if result.diverged:
+            lost[name] = "diverged"
+        elif result.scores:
+            tests = (TEST, *result.tests)
+            outcomes[system].append({test: read_outcome(folder / name, test) for test in tests})
+    systems = [SystemRuns(name, runs[name], outcomes[name]) for name in about.systems]
+    return Comparison(about, systems, lost)
+
+
+def write_report(folder: Path, comparison: Comparison | None = None) -> Path:
+    """Writes `report.html` of a comparison into its folder, and its tables as CSV.
+
+    Returns:
+        The path of the page.
+
+    Raises:
+        FolderError: a file of a finished run cannot be read.
+    """
+    comparison = comparison or read_comparison(folder)
+    makers = (quality, other_scores, learning, heads, samples, pictures, how_made)
+    made = [make(comparison) for make in makers] if comparison.runs else []
+    sections = [section for section in made if section is not None]
+    write_page(folder / PAGE, comparison.about.title, verdict(comparison), sections)
     return folder / PAGE
 
 
-def sections(of: Comparison, table: pd.DataFrame) -> list[Section]:
-    """Makes the sections of the report on one data set, whose scores are a table of `results`."""
-    if not of.runs:
-        return []
-    makers = (learning, samples, pictures, how_made)
-    made = [quality(of, table), other_scores(table), *(make(of) for make in makers)]
-    return [section for section in made if section is not None]
-
-
-def results_table(folder: Path) -> Table:
+def results_table(comparison: Comparison) -> Table:
     """Makes the table of a comparison for a terminal."""
-    comparisons = read_comparison(folder)
-    shown = top_table(comparisons, scores_of(comparisons)).rename(index=shortened)
     left_out = ["Seeds", "MACs", "Time per token ↓", "Detectable"]
-    shown = shown.drop(columns=left_out, errors="ignore").rename(columns={"Parameters": "Params"})
+    shown = main_table(comparison).rename(index=shortened, columns={"Parameters": "Params"})
+    shown = shown.drop(columns=left_out, errors="ignore")
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, caption_justify="left")
-    table.title = Text(comparisons[0].title, style="bold")
-    table.caption = Text(" ".join(_notes(comparisons[0])))
+    table.title = Text(comparison.about.title, style="bold")
+    table.caption = Text(" ".join(_notes(comparison)))
     for name, cells in shown.reset_index().items():
-        # The part of a number would pass for the whole.
+        # A part of a number would pass for the whole.
         width = max(len(line) for text in (name, *cells) for line in text.split("\n"))
-        side: Any = "right" if table.columns else "left"
-        table.add_column(Text(name), min_width=width, justify=side)
+        table.add_column(Text(name), min_width=width, justify="right" if table.columns else "left")
     for row in shown.itertuples():
         table.add_row(*map(Text, row))
     return table
 
 
+def verdict(comparison: Comparison) -> str:
+    """Says which system is best, by how much, and whether that may be chance; lost runs first."""
+    ranking, baseline = _ranking(comparison), comparison.baseline
+    lost = ", ".join(f"{run} ({reason})" for run, reason in comparison.lost.items())
+    number = f"{len(comparison.lost)} of {len(comparison.about.runs)}"
+    text = f"{number} runs are in no mean: {lost}.\n" if lost else ""
+    # The sort is stable, so that of equals the baseline is first.
+    lower = bool(ranking["lower_is_better"].any())
+    known = ranking.dropna(subset="value").sort_values("value", ascending=lower, kind="stable")
+    if known.empty:
+        return f"{text}There is no result."
+    best, *others = known.itertuples()
+    # The best is compared with the baseline; if that is the best, so is each other one.
+    rivals: list[Any] = [best] if best.system != baseline else others
+    is_compared = bool(others) and baseline in set(known["system"])
+    if is_compared and not all(row.significant for row in rivals):
+        text += "No clear winner. "
+    value = format_number(best.value, best.digits)
+    interval = format_interval(best.low, best.high, best.digits, before=", 95% interval ")
+    text += f"{best.system} has the best {best.score}: {value}{interval}. "
+    if not is_compared:
+        return f"{text}It is not compared: that takes scores of the baseline and of another system."
+    rival = rivals[0]
+    apart = format_number(rival.difference, rival.digits, sign=True)
+    ends = (rival.diff_low, rival.diff_high, rival.digits)
+    interval = format_interval(*ends, before=", 95% interval ", sign=True)
+    text += f"{rival.system} differs from the baseline {baseline} by {apart}{interval}: "
+    if rival.diff_variance_source == "items":
+        text += (
+            "one seed cannot tell whether that is the chance of training, which the interval over "
+            "test items leaves out; run at least three."
+        )
+    elif not rival.diff_variance_source:
+        text += f"no test can be made ({rival.diff_reason})."
+    else:
+        found = "a significant difference" if rival.significant else "it may be chance"
+        text += f"{found} ({p_value(rival.corrected_p)})."
+    if len(known) > 2:
+        text += (
+            f" As the best of {len(known)} systems was chosen for its score, its lead is probably "
+            f"overstated."
+        )
+    return text
+
+
 # --- tables -----------------------------------------------------------------------------------
 
 
-def top_table(comparisons: Sequence[Comparison], table: pd.DataFrame) -> pd.DataFrame:
-    """Makes the table that page and terminal begin with.
+def _ranking(comparison: Comparison) -> pd.DataFrame:
+    """Returns the rows of the score that ranks the systems."""
+    return comparison.scores[comparison.scores["family"] == RANKING]
 
-    Of one data set it has the first score, its difference to the baseline, sizes, costs and losses;
-    of several it has the first score on each of them, and its mean.
-    """
-    ranking = table[table["family"] == RANKING]
-    if len(comparisons) > 1:
-        return scores_table(ranking)
-    (of,) = comparisons
-    rows: dict[str, dict[str, str]] = {system.name: {} for system in of.systems}
+
+def main_table(comparison: Comparison) -> pd.DataFrame:
+    """Makes the table with the first score, its difference to the baseline, sizes and costs."""
+    ranking = _ranking(comparison)
+    rows: dict[str, dict[str, str]] = {system.name: {} for system in comparison.systems}
     for score in ranking.itertuples():
-        row = rows[score.system]
+        row = rows[str(score.system)]
         row[_heading(score)] = _value(score)
-        if len(of.systems) > 1:
+        if len(rows) > 1:
             row["Difference"] = _difference(score)
         if ranking["detectable"].notna().any():
-            row["Detectable"] = number(score.detectable, score.digits)
-    for system in of.systems:
-        rows[system.name] |= _size_and_loss(of, system)
+            row["Detectable"] = format_number(score.detectable, score.digits)
+    for system in comparison.systems:
+        rows[system.name] |= _size_and_cost(comparison, system)
     return _table(rows)
 
 
-def _size_and_loss(of: Comparison, system: System) -> dict[str, str]:
+def _size_and_cost(comparison: Comparison, system: SystemRuns) -> dict[str, str]:
     lost = len(system.runs) - len(system.sound)
     row = {"Seeds": _lines(str(len(system.runs)), f"{lost} diverged" if lost else "")}
     if not system.runs:
         return row | {"Loss ↓": "not finished"}
-    run, losses = system.runs[0], [run.validation_loss for run in system.sound]
+    about, run = comparison.about, system.runs[0]
+    losses = [run.validation_loss for run in system.sound]
     trained = run.trained_parameters
-    speed = of.compared.decoding_speeds.get(system.name)
     return row | {
-        "Parameters": _lines(short(run.parameters), f"{short(trained)} trained" if trained else ""),
-        "MACs": short(run.macs),
-        "Step time ↓": _over_rounds(of.compared.step_times.get(system.name)),
-        "Time per token ↓": _lines(
-            _over_rounds(of.compared.decoding_times.get(system.name)),
-            f"{number(speed.value, 0)} tokens/s" if speed else "",
+        "Parameters": _lines(
+            format_count(run.parameters), f"{format_count(trained)} trained" if trained else ""
         ),
-        "Loss ↓": _over_seeds(losses, _loss_digits(of)) if losses else "diverged",
+        "MACs": format_count(run.macs),
+        "Step time ↓": _over_rounds(about.step_times.get(system.name)),
+        "Time per token ↓": _over_rounds(about.decoding_times.get(system.name)),
+        "Loss ↓": _over_seeds(losses, _LOSS_DIGITS) if losses else "diverged",
     }
-
-
-def scores_table(table: pd.DataFrame) -> pd.DataFrame:
-    """Makes a table of scores: a row for each system, and a column for each score."""
-    rows: dict[str, dict[str, str]] = {}
-    for score in table.itertuples():
-        of = score.dataset or (score.test if score.test != TEST else "")
-        has_difference = math.isfinite(score.difference)
-        apart = f"Δ {_difference(score)}".replace("\n", " ") if has_difference else ""
-        cell = _lines(_value(score), apart)
-        rows.setdefault(score.system, {})[_lines(of, _heading(score))] = cell
-    return _table(rows)
 
 
 def _table(rows: Mapping[str, Mapping[str, Any]]) -> pd.DataFrame:
@@ -179,72 +215,63 @@ def _heading(score: Any) -> str:
 
 def _value(score: Any) -> str:
     """Writes a mean over seeds, their deviation, and its interval or why there is none."""
-    shown = number(score.value, score.digits)
-    if score.of_seeds:  # a mean over data sets has none
-        shown = _over_seeds(score.of_seeds, score.digits)
-    return _lines(shown, interval(score.low, score.high, score.digits) or score.why)
+    interval = format_interval(score.low, score.high, score.digits)
+    shown = _over_seeds(score.of_seeds, score.digits) if score.of_seeds else NONE
+    return _lines(shown, interval or score.reason)
 
 
 def _difference(score: Any) -> str:
     """Writes a difference, with a star if it is significant, and its interval and p."""
     if math.isnan(score.difference):
-        return str(score.diff_why)
+        return str(score.diff_reason) if isinstance(score.diff_reason, str) else "baseline"
     star = " *" if score.significant else ""
     return _lines(
-        number(score.difference, score.digits, sign=True) + star,
-        interval(score.diff_low, score.diff_high, score.digits, sign=True),
-        p_value(score.corrected_p) if "seeds" in score.diff_over else "",
-        "no p: single seeds" if score.diff_over == "items" else score.diff_why,
+        format_number(score.difference, score.digits, sign=True) + star,
+        format_interval(score.diff_low, score.diff_high, score.digits, sign=True),
+        p_value(score.corrected_p) if "seeds" in score.diff_variance_source else "",
+        "no p: single seeds" if score.diff_variance_source == "items" else score.diff_reason,
     )
 
 
 def _over_seeds(values: Sequence[float], digits: int) -> str:
     """Writes the mean over seeds, and their standard deviation."""
-    spread = f"± {number(float(np.std(values, ddof=1)), digits)}" if len(values) > 1 else ""
-    return _lines(number(float(np.mean(values)), digits), spread)
+    spread = f"± {format_number(float(np.std(values, ddof=1)), digits)}" if values[1:] else ""
+    return _lines(format_number(float(np.mean(values)), digits), spread)
 
 
 def _over_rounds(found: OverRounds | None) -> str:
     """Writes a median over rounds and its interval; the baseline's own time has none."""
     if found is None:
         return NONE
-    ends = interval(found.low, found.high, 2) if found.low < found.high else ""
-    return _lines(f"{number(found.value, 2)}×", ends)
+    ends = format_interval(found.low, found.high, 2) if found.low < found.high else ""
+    return _lines(f"{format_number(found.value, 2)}×", ends)
 
 
-def _loss_digits(of: Comparison) -> int:
-    """Chooses the decimals of the loss: three, or more if it is small."""
-    losses = [abs(run.validation_loss) for run in of.runs if not run.diverged]
-    least = min(filter(None, losses), default=1.0)
-    return min(8, max(3, 2 - math.floor(math.log10(least))))
-
-
-def _notes(of: Comparison) -> list[str]:
+def _notes(comparison: Comparison) -> list[str]:
     """Says how to read scores and differences."""
-    items = of.compared.item_name
+    items = comparison.about.item_name
     return [
         "↑: higher is better; ↓: lower is better. ±: the standard deviation over seeds. Runs that "
         "diverged are in no mean.",
         f"In brackets: 95% intervals over seeds and test {items} together, or over seeds alone "
         f"where a score is not made from {items}. Of a single seed they are over test {items} "
         f"alone: they say nothing of training's own chance, and another seed may reverse an order.",
-        f"*: p < {SIGNIFICANT} against {of.baseline}, the baseline. p is corrected by Holm's "
-        f"method over what is tested together: the first score, on all data sets; the first score "
-        f"on all further test sets; all other scores. Intervals are not corrected.",
+        f"*: p < {SIGNIFICANT} against {comparison.baseline}, the baseline. p is corrected by "
+        f"Holm's method over what is tested together: the first score; the first score on all "
+        f"further test sets; all other scores. Intervals are not corrected.",
     ]
 
 
 # --- quality ----------------------------------------------------------------------------------
 
 
-def quality(of: Comparison, table: pd.DataFrame) -> Section:
+def quality(comparison: Comparison) -> Section:
     """Makes the section with the main table; differences are drawn too."""
-    lengths = of.runs[0].macs_lengths.items()
-    compared = of.compared
-    about = [
-        f"{name}: {'; '.join(filter(None, [text, compared.matched.get(name)]))}"
-        for name, text in compared.systems.items()
-        if text or name in compared.matched
+    about, lengths = comparison.about, comparison.runs[0].macs_lengths.items()
+    descriptions = [
+        f"{name}: {'; '.join(filter(None, [text, about.matched.get(name)]))}"
+        for name, text in about.systems.items()
+        if text or name in about.matched
     ]
     notes = [
         f"MACs: multiply-accumulates of one forward pass over "
@@ -252,45 +279,32 @@ def quality(of: Comparison, table: pd.DataFrame) -> Section:
         "Times are those over the baseline's: of a step, forward and backward, and of a generated "
         "token. They are medians of nine rounds in which all systems take turns, with as many "
         "threads as a run; in brackets is their 95% interval over rounds.",
-        f"Loss: {compared.loss_name}, of the final model on the validation part.",
+        f"Loss: {about.loss_name}, of the final model on the validation part.",
         "Detectable: the true difference that about three of four such comparisons would find "
         "after Holm's correction. Where it is large, the lack of a star does not mean that systems "
         "are alike. Filled points in the figure are significant.",
     ]
+    every = comparison.scores.drop(columns="of_seeds").set_index("system")
     return Section(
         "Quality and cost",
-        table=top_table([of], table),
-        figures=differences(of, table[table["family"] == RANKING].reset_index()),
-        notes=[*_notes(of), *notes, *about],
-        more={
-            "All scores (those of the CSV are not rounded)": table.drop(
-                columns="of_seeds"
-            ).set_index("system")
-        },
+        table=main_table(comparison),
+        figures=_differences(comparison),
+        notes=[*_notes(comparison), *notes, *descriptions],
+        more={"All scores (those of the CSV are not rounded)": every},
     )
 
 
-def differences(of: Comparison, ranking: pd.DataFrame) -> list[Figure]:
+def _differences(comparison: Comparison) -> list[Figure]:
     """Draws the differences of the first score to the baseline."""
-    known = ranking.dropna(subset="difference")
+    known = _ranking(comparison).reset_index(drop=True).dropna(subset="difference")
     if known.empty:
         return []
-    figure, (plot,) = axes(height=0.9 + 0.36 * len(known))
-    plot.axvline(0, color="#777777", linewidth=1.2)
-    for at, (system, row) in enumerate(known.iterrows()):
-        style = look(int(str(system)))
-        colour, marker = style["color"], style["marker"]
-        ends = [row["diff_low"], row["diff_high"]]
-        plot.plot(ends, [at, at], color=colour, marker="|", linewidth=2)
-        fill = colour if row["significant"] else "white"
-        plot.plot(row["difference"], at, marker, color=colour, markerfacecolor=fill, markersize=8)
-    plot.set_yticks(range(len(known)), map(shortened, known["system"]))
-    plot.set_ylim(len(known) - 0.5, -0.5)
-    plot.grid(visible=False, axis="y")
-    plot.locator_params(axis="x", nbins=6)
-    name = _heading(next(known.itertuples()))
-    plot.set_xlabel(f"{name}, difference to {shortened(of.baseline)}")
-    return [figure]
+    colours = [line_style(int(number))["color"] for number in known.index]
+    names = {"difference": "value", "diff_low": "low", "diff_high": "high"}
+    table = known[[*names, "significant"]].rename(columns=names)
+    table.index = known["system"].map(shortened)
+    heading = _heading(next(known.itertuples()))
+    return [forest(table, f"{heading}, difference to {shortened(comparison.baseline)}", colours)]
 
 
 def shortened(name: str) -> str:
@@ -299,37 +313,41 @@ def shortened(name: str) -> str:
     return name if len(name) <= _LETTERS else f"{name[:half]}…{name[-half:]}"
 
 
-def other_scores(table: pd.DataFrame) -> Section | None:
+def other_scores(comparison: Comparison) -> Section | None:
     """Makes the section on further scores and further test sets: a column each."""
-    others = table[table["family"] != RANKING]
-    if others.empty:
-        return None
-    says = "As above; Δ is the difference to the baseline, and a star marks it as significant."
-    return Section("Other scores", says, scores_table(others.assign(dataset="")))
+    rows: dict[str, dict[str, str]] = {}
+    for score in comparison.scores[comparison.scores["family"] != RANKING].itertuples():
+        heading = _lines(str(score.test) if score.test != TEST else "", _heading(score))
+        has_difference = math.isfinite(score.difference)  # type: ignore[arg-type]
+        apart = f"Δ {_difference(score)}".replace("\n", " ") if has_difference else ""
+        rows.setdefault(str(score.system), {})[heading] = _lines(_value(score), apart)
+    text = "As above; Δ is the difference to the baseline, and a star marks it as significant."
+    return Section("Other scores", text, _table(rows)) if rows else None
 
 
 # --- learning ---------------------------------------------------------------------------------
 
 
-def learning(of: Comparison) -> Section:
-    """Makes the section on learning: losses, how soon they are reached, and the task's figures."""
-    names = dict.fromkeys(key for run in of.runs for record in run.history for key in record)
-    places = {place for run in of.runs for place in run.units}
+def learning(comparison: Comparison) -> Section:
+    """Makes the section on learning: curves of losses and of the figures of the task."""
+    rows = [row for run in comparison.runs for row in run.history]
+    names = dict.fromkeys(name for row in rows for name in row if not name_parts(name))
     titles = {
-        "eval_loss": f"validation loss, {of.compared.loss_name}",
+        "eval_loss": f"validation loss, {comparison.about.loss_name}",
         "loss": "training loss",
-        **{n: n for n in names if n not in _LOGGED and parts_of(n)[1] not in places},
+        **{name: name.replace("_", " ") for name in names if name not in ("step", "eval_loss")},
     }
-    says = (
+    text = (
         "Strong lines and the table are of means over seeds; thin lines are the seeds. Steps are "
         "counted to the first validation whose loss is down to the baseline's lowest. The training "
         "loss also holds what a recipe adds to it, such as label smoothing."
     )
-    figures = [figure for name, title in titles.items() for figure in curves(of, name, title)]
-    return Section("Learning", says, how_soon(of), figures)
+    figures = [_curves(comparison, name, title) for name, title in titles.items()]
+    drawn = [figure for figure in figures if figure is not None]
+    return Section("Learning", text, _how_soon(comparison), drawn)
 
 
-def curve(runs: Sequence[RunResult], name: str) -> pd.Series:
+def _curve(runs: Sequence[RunResult], name: str) -> pd.Series:
     """Returns a figure of the history by step: the mean over runs, at the steps that all have."""
     found = [
         pd.Series({r["step"]: r[name] for r in run.history if name in r}, dtype=float).dropna()
@@ -338,22 +356,22 @@ def curve(runs: Sequence[RunResult], name: str) -> pd.Series:
     return pd.concat(found or [pd.Series(dtype=float)], axis=1, join="inner").mean(axis=1)
 
 
-def curves(of: Comparison, name: str, title: str) -> list[Figure]:
+def _curves(comparison: Comparison, name: str, title: str) -> Figure | None:
     """Draws a figure of the history by step: a line for each system, a thin one for each seed."""
     figure, (plot,) = axes(height=3.6)
     late: list[float] = []
-    for at, system in enumerate(of.systems):
-        runs, style = system.sound or system.runs, look(at)
-        mean = curve(runs, name)
+    for at, system in enumerate(comparison.systems):
+        runs, style = system.sound or system.runs, line_style(at)
+        mean = _curve(runs, name)
         if mean.empty:
             continue
         for run in runs if len(runs) > 1 else []:
-            plot.plot(curve([run], name), color=style["color"], linewidth=0.8, alpha=0.6)
+            plot.plot(_curve([run], name), color=style["color"], linewidth=0.8, alpha=0.6)
         label = shortened(system.name) + ("" if system.sound else " (diverged)")
         plot.plot(mean, **style, markersize=5, markevery=max(1, len(mean) // 8), label=label)
         late += [*mean[mean.index[-1] / 10 :]]
     if not plot.lines:
-        return []
+        return None
     if name.endswith("loss") and np.isfinite(late).all():
         # The first tenth leaves through the top, so that late differences are seen.
         room = 0.05 * (max(late) - min(late)) or 0.1
@@ -362,17 +380,18 @@ def curves(of: Comparison, name: str, title: str) -> list[Figure]:
     plot.set_xlabel("step")
     plot.set_ylabel(title)
     legend(figure)
-    return [figure]
+    return figure
 
 
-def how_soon(of: Comparison) -> pd.DataFrame | None:
+def _how_soon(comparison: Comparison) -> pd.DataFrame | None:
     """Makes a table of the lowest validation losses, and of when each system has the baseline's."""
-    found = {system.name: curve(system.sound, "eval_loss") for system in of.systems}
-    target, digits = found[of.baseline].min(), _loss_digits(of)
+    found = {system.name: _curve(system.sound, "eval_loss") for system in comparison.systems}
+    target = found[comparison.baseline].min()
+    steps = f"Steps to {format_number(target, _LOSS_DIGITS)}"
     rows = {
         name: {
-            "Lowest validation loss": number(losses.min(), digits),
-            f"Steps to {number(target, digits)}": number(losses.index[losses <= target].min(), 0),
+            "Lowest validation loss": format_number(losses.min(), _LOSS_DIGITS),
+            steps: format_number(losses.index[losses <= target].min(), 0),
         }
         for name, losses in found.items()
         if len(losses)
@@ -380,17 +399,53 @@ def how_soon(of: Comparison) -> pd.DataFrame | None:
     return _table(rows) if math.isfinite(target) else None
 
 
+# --- heads ------------------------------------------------------------------------------------
+
+
+def heads(comparison: Comparison) -> Section | None:
+    """Makes the section on what the heads of each system did at the last validation."""
+    rows = {}
+    for system in comparison.systems:
+        runs = system.sound or system.runs
+        found = decision_history([row for run in runs for row in run.history])
+        if found.empty:
+            continue
+        last = found[found["step"] == found["step"].max()]
+        # The mean over seeds, of each figure of each place.
+        means = last.groupby(["kind", "place", "line"])["value"].mean()
+        figures: dict[str, pd.Series] = {
+            str(kind): of.loc[kind] for kind, of in means.groupby("kind")
+        }
+        row = {"Decides on": ", ".join(dict.fromkeys(system.runs[0].units.values()))}
+        if "share" in figures:
+            work = figures["share"]
+            multiples = work * work.groupby("place").transform("size")
+            row["Busiest"] = f"{format_number(multiples.max(), 2)}×"
+            row["Least busy"] = f"{format_number(multiples.min(), 2)}×"
+        if EVEN_ENTROPY in figures:
+            row["Entropy"] = format_number(figures[EVEN_ENTROPY].mean(), 2)
+        if "explained" in figures:
+            by_label = figures["explained"].groupby("line").mean()
+            row["Explained best"] = f"{format_number(by_label.max(), 2)}\nby {by_label.idxmax()}"
+        rows[system.name] = row
+    text = (
+        "Means over seeds at the last validation, on up to 32 sequences. Busiest: the largest "
+        "share of a unit in the work, over an even share. Entropy of decisions, on average over "
+        "layers: 1 is even, 0 is one unit alone. Explained: how much of the decisions a label "
+        "explains (ε²), on average over layers. `headwise analyse RUN` shows each layer."
+    )
+    return Section("What the heads did", text, _table(rows)) if rows else None
+
+
 # --- outputs ----------------------------------------------------------------------------------
 
 
-def samples(of: Comparison) -> Section | None:
+def samples(comparison: Comparison) -> Section | None:
     """Makes the section on outputs: those of all systems side by side, first those that differ."""
     found: dict[tuple[tuple[str, str], ...], dict[str, str]] = {}
-    for system in of.systems:
+    for system in comparison.systems:
         for sample in system.outcomes[0][TEST].samples if system.outcomes else []:
             found.setdefault(tuple(sample.given.items()), {})[system.name] = sample.made
-    if not found:
-        return None
     ordered = sorted(found.items(), key=lambda item: len(set(item[1].values())) == 1)[:_SAMPLES]
     rows = [
         (str(at), name, text)
@@ -398,14 +453,14 @@ def samples(of: Comparison) -> Section | None:
         for name, text in (*given, *made.items())
     ]
     table = pd.DataFrame(rows, columns=["Number", "Of", "Text"]).set_index(["Number", "Of"])
-    says = "From the test part, which no system was trained on, with the first seed of each."
-    return Section("Samples", says, table)
+    text = "From the test part, which no system was trained on, with the first seed of each."
+    return Section("Samples", text, table) if rows else None
 
 
-def pictures(of: Comparison) -> Section | None:
+def pictures(comparison: Comparison) -> Section | None:
     """Makes the section on pictures: those of all systems side by side; equal ones stand once."""
     found: dict[str, dict[tuple[str, str], list[str]]] = {}
-    for system in of.systems:
+    for system in comparison.systems:
         own = system.outcomes[0][TEST].pictures if system.outcomes else []
         for at, each in enumerate(own, 1):
             views = found.setdefault(f"{at}. {each.title}", {})
@@ -414,51 +469,47 @@ def pictures(of: Comparison) -> Section | None:
         title: [(f"{', '.join(names)}. {text}", png) for (png, text), names in views.items()]
         for title, views in found.items()
     }
-    says = "Of the first seed of each system."
-    return Section("Pictures", says, pictures=shown) if shown else None
+    text = "Of the first seed of each system."
+    return Section("Pictures", text, pictures=shown) if shown else None
 
 
 # --- how it was made --------------------------------------------------------------------------
 
 
-def how_made(of: Comparison) -> Section:
+def how_made(comparison: Comparison) -> Section:
     """Makes the section on data, tuning, runs, command, recipe, versions and machine."""
-    compared = of.compared
+    about = comparison.about
     runs = [
         run.model_dump(include=_OF_RUNS) | {score.name: score.value for score in run.scores}
-        for run in of.runs
+        for run in comparison.runs
     ]
+    notes = [f"{s.name}: {s.note}" for run in comparison.runs for s in run.scores if s.note]
+    versions = [f"{name} {version}" for name, version in about.versions.items()]
+    more: Any = {
+        "Command": about.command,
+        "Recipe": about.recipe,
+        "Every run": pd.DataFrame(runs).set_index("system"),
+        "Versions, machine, and how scores are counted": "\n".join(
+            [*versions, about.machine, *dict.fromkeys(notes)]
+        ),
+    }
     tries = [
         {"system": system}
         | {key: str(value) for key, value in each.values.items()}
-        | {**each.model_dump(include=_OF_RUNS), "chosen": at == found.chosen}
-        for system, found in compared.tuning.items()
-        for at, each in enumerate(found.tries)
+        | {**each.model_dump(include=_OF_RUNS), "chosen": at == tuned.chosen}
+        for system, tuned in about.tuning.items()
+        for at, each in enumerate(tuned.tries)
     ]
-    counted = dict.fromkeys(f"{s.name}: {s.note}" for run in of.runs for s in run.scores if s.note)
-    versions = [f"{name} {version}" for name, version in compared.versions.items()]
-    more: Any = {
-        "Command": compared.command,
-        "Recipe": compared.recipe,
-        "Every run": pd.DataFrame(runs).set_index("system"),
-        "Versions, machine, and how scores are counted": "\n".join(
-            [*versions, compared.machine, *counted]
-        ),
-    }
-    notes = []
+    says = []
     if tries:
         more["Tuning"] = pd.DataFrame(tries).set_index("system")
-        notes = [
-            f"Tuning: a try trained a system with one combination of values and with seed "
-            f"{next(iter(compared.tuning.values())).seed}, which no run has. The one of the lowest "
-            f"loss on the validation part was chosen, once for all seeds: the chance of this "
-            f"choice is not in the spread over seeds.",
-            *(
-                f"{system}: {note}"
-                for system, found in compared.tuning.items()
-                for note in found.notes
-            ),
+        seed = next(iter(about.tuning.values())).seed
+        says = [
+            f"Tuning: a try trained a system with one combination of values and with seed {seed}, "
+            f"which no run has. The one of the lowest loss on the validation part was chosen, once "
+            f"for all seeds: the chance of this choice is not in the spread over seeds.",
+            *(f"{name}: {note}" for name, tuned in about.tuning.items() for note in tuned.notes),
         ]
-    facts = pd.DataFrame.from_dict(compared.facts, orient="index").rename_axis("part")
+    facts = pd.DataFrame.from_dict(about.facts, orient="index").rename_axis("part")
     table = facts if len(facts) else None
-    return Section("How it was made", table=table, more=more, notes=notes)
+    return Section("How it was made", table=table, more=more, notes=says)

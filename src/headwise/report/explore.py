@@ -21,7 +21,7 @@ from rich.console import Console
 from torch import Tensor, nn
 
 from headwise.analysis.ablations import count_of, removable
-from headwise.analysis.decided import scaled
+from headwise.analysis.decisions import scaled
 from headwise.files import write_text
 from headwise.heads.attention import AttentionCall
 from headwise.heads.system import Routing
@@ -31,15 +31,14 @@ from headwise.pretrained.ablate import ablated
 from headwise.pretrained.gates import with_identity_gates
 from headwise.pretrained.layouts import HeadLayout
 from headwise.pretrained.record import capture_attention_weights, record
-from headwise.report.inputs import Given, Source, of_batch, of_run, of_text
-from headwise.report.open_model import check_finite, open_plain
-from headwise.report.outputs import Outputs
-from headwise.report.packing import packed
+from headwise.report.explorer_input import ModelInput, Source, of_batch, of_run, of_text
+from headwise.report.explorer_output import Outputs, packed
+from headwise.report.text_models import check_finite, open_plain
 from headwise.runs.evaluate import as_evaluated
 from headwise.runs.folder import distinct_names, read_model, read_recipe
 from headwise.runs.names import is_plain
 from headwise.tasks.task import Positions
-from headwise.training.watching import bars, say_begin
+from headwise.training.console import bars, say_begin
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -162,7 +161,7 @@ def explore(
     name = name or type(model).__name__
     with with_identity_gates(model, layouts):
         seen = _seen(name, model, given, without, Console(stderr=True))
-        return Explored(name, given.says, [seen])
+        return Explored(name, given.text, [seen])
 
 
 def explore_runs(
@@ -200,7 +199,7 @@ def explore_runs(
                 )
             stack.enter_context(with_identity_gates(model))
             models.append(_seen(name, model, given, without, console))
-    return Explored(" and ".join(names), given.says, models)
+    return Explored(" and ".join(names), given.text, models)
 
 
 # --- a model at work ------------------------------------------------------------------------------
@@ -208,7 +207,7 @@ def explore_runs(
 
 @torch.no_grad()
 def _seen(
-    name: str, model: nn.Module, given: Given, without: Without, console: Console
+    name: str, model: nn.Module, given: ModelInput, without: Without, console: Console
 ) -> dict[str, Any]:
     """Collects what a page shows of a model on its input."""
     longest = max(positions.shape[1] for positions in given.stacks.values())
@@ -231,7 +230,7 @@ def _seen(
         outputs.add(model(**given.batch))
         say_begin(console, f"{name}: {len(removals):,} parts are removed one at a time")
         with bars(console, transient=True) as shown:
-            task = shown.add_task(name, total=len(removals), figures="removed (or --without none)")
+            task = shown.add_task(name, total=len(removals), figures="removed (or --remove none)")
             for removal in shown.track(removals, task_id=task):
                 with ablated(model, removal["path"], **{removal["part"]: removal["number"]}):
                     outputs.add(model(**given.batch))
@@ -239,13 +238,13 @@ def _seen(
         "name": name,
         "stacks": {stack: _stack(each, given) for stack, each in given.stacks.items()},
         "places": places,
-        "made": given.made,
+        "translation": given.translation,
         "removals": removals,
         **outputs.payload(),
     }
 
 
-def _places(model: nn.Module, given: Given) -> list[dict[str, Any]]:
+def _places(model: nn.Module, given: ModelInput) -> list[dict[str, Any]]:
     """Collects what each attention of a model reads, and what its system decides."""
     every = systems(model)
     read: dict[str, list[tuple[bool, Tensor]]] = {path: [] for path in every}
@@ -294,7 +293,7 @@ def _decision(decided: Sequence[Routing] | None) -> dict[str, Any]:
 
 
 def _attention(
-    place: dict[str, Any], is_cross: bool, weights: Tensor, given: Given
+    place: dict[str, Any], is_cross: bool, weights: Tensor, given: ModelInput
 ) -> dict[str, Any]:
     """Describes one attention: what it reads, and the weights of its heads."""
     heads, queries, keys = weights.shape[1:]
@@ -316,7 +315,7 @@ def _attention(
     return {**found, "heads": packed(weights[0].float().cpu().numpy())}
 
 
-def _stack(positions: Positions, given: Given) -> dict[str, Any]:
+def _stack(positions: Positions, given: ModelInput) -> dict[str, Any]:
     """Returns the tokens, pixels or frames that a stack reads, as the page shows them."""
     number, tokens = positions.shape[1], positions.tokens
     ids = range(number) if tokens is None else tokens[0].tolist()
@@ -327,4 +326,6 @@ def _stack(positions: Positions, given: Given) -> dict[str, Any]:
     if positions.size is not None:
         height, width = positions.size
         stack |= {"height": height, "width": width, "first": number - height * width}
-    return {**stack, **given.shown}
+        if given.picture:
+            stack["picture"] = given.picture
+    return stack

@@ -177,7 +177,7 @@ function paintingOf(model, { weights, stack }) {
   return { row, rows, units, look, leaders, mean: meanOf(range(rows).map(row)) };
 }
 
-// --- what stands at positions: tokens, or the cells of an image or of a spectrogram --------------
+// --- what stands at positions: tokens, or the cells of an image ----------------------------------
 
 function stackView(stack, title, painting, act) {
   const spaced = stack.tokens.some((token) => token.startsWith("▁"));
@@ -234,14 +234,10 @@ function stackView(stack, title, painting, act) {
   };
 }
 
-// The cells of a picture over it; of sound, something to hear below.
-function overPicture({ picture, spectrogram, sound, note, width, height }, list) {
-  const look = sound ? "spectrogram" : "";
-  const image = make("img", { class: look, src: picture ?? spectrogram, alt: "" });
-  const shape = sound ? {} : { aspectRatio: `${width} / ${height}` };
-  const area = make("div", { class: sound ? "cells sound" : "cells", style: shape }, image, list);
-  const said = note ? make("p", { class: "small", text: note }) : null;
-  return make("div", {}, area, said, sound ? make("audio", { controls: "", src: sound }) : null);
+// The cells of a picture over it.
+function overPicture({ picture, width, height }, list) {
+  const style = { aspectRatio: `${width} / ${height}` };
+  return make("div", { class: "cells", style }, make("img", { src: picture, alt: "" }), list);
 }
 
 // --- tables --------------------------------------------------------------------------------------
@@ -286,12 +282,6 @@ function probable({ ids, shares, ...model }, position, pass) {
 const labelled = (label, ...content) =>
   make("div", { class: "made" }, make("h3", { text: capital(label) }), ...content);
 
-function madeShown({ label, text, spectrogram, sound }) {
-  if (!sound) return labelled(label, make("p", { text }));
-  const image = make("img", { class: "spectrogram", src: spectrogram, alt: "" });
-  return labelled(label, image, make("audio", { controls: "", src: sound }));
-}
-
 function outputOf(model, number) {
   const pass = passOf(number);
   const loss = moved(model.losses[0], model.losses[pass], 3);
@@ -305,9 +295,11 @@ function outputOf(model, number) {
   }
   if (model.kind === "tokens") parts.push(saidShown(model, pass));
   const off = pass && `Without ${removalName(model, model.removals[pass - 1])}. ` +
-    "Weights, maps and what the model has made are those of the whole model. ";
+    "Weights, maps and translation are those of the whole model. ";
   const told = pass ? make("p", { class: "removed" }, off, removeButton(number, pass)) : null;
-  return make("div", { class: "output" }, told, model.made.map(madeShown), parts);
+  const { translation } = model;
+  if (translation) parts.unshift(labelled("translation", make("p", { text: translation })));
+  return make("div", { class: "output" }, told, parts);
 }
 
 // The most probable token at each position where one is asked for, or the image of these.

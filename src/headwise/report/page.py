@@ -60,7 +60,7 @@ class Section:
 
     Attributes:
         title: of the section.
-        says: a sentence or two: what was found, and how to read it.
+        text: a sentence or two: what was found, and how to read it.
         table: shown below; of a cell that is a text, the lines after the first are smaller.
         figures: shown behind it.
         pictures: title to what is shown below it: captions, each with a PNG in base64.
@@ -69,7 +69,7 @@ class Section:
     """
 
     title: str
-    says: str = ""
+    text: str = ""
     table: pd.DataFrame | None = None
     figures: list[Figure] = field(default_factory=list)
     pictures: dict[str, list[tuple[str, str]]] = field(default_factory=dict)
@@ -99,7 +99,7 @@ def legend(figure: Figure) -> None:
     figure.legend(loc="outside upper left", ncols=3, fontsize=10, columnspacing=1.2, frameon=False)
 
 
-def look(number: int) -> dict[str, Any]:
+def line_style(number: int) -> dict[str, Any]:
     """Returns colour, marker and dashes of the line of the n-th system, counted from 0."""
     return {
         "color": _COLOURS[number % len(_COLOURS)],
@@ -108,7 +108,9 @@ def look(number: int) -> dict[str, Any]:
     }
 
 
-def heat(frame: pd.DataFrame, title: str, *, around_zero: bool = False, digits: int = 2) -> Figure:
+def heatmap(
+    frame: pd.DataFrame, title: str, *, around_zero: bool = False, digits: int = 2
+) -> Figure:
     """Draws a table as coloured cells with numbers, with one colour or with two around zero."""
     figure, (plot,) = axes(height=0.8 + 0.3 * len(frame))
     values = frame.to_numpy(float)
@@ -122,18 +124,38 @@ def heat(frame: pd.DataFrame, title: str, *, around_zero: bool = False, digits: 
     if frame.size <= _CELLS_WITH_NUMBERS:
         for (row, column), value in np.ndenumerate(values):
             colour = "white" if abs(value) > 0.6 * limit else "black"
-            text = number(value, digits)
+            text = format_number(value, digits)
             plot.text(column, row, text, color=colour, ha="center", va="center", fontsize=9)
     return figure
 
 
-def number(value: float, digits: int = 3, *, sign: bool = False) -> str:
+def forest(table: pd.DataFrame, label: str, colours: Sequence[str], width: float = 5.2) -> Figure:
+    """Draws a `value` with its interval, from `low` to `high`, for each row of a table.
+
+    Points are filled in rows that are `significant`.
+    """
+    figure, (plot,) = axes(height=0.9 + 0.3 * len(table), width=width)
+    at = range(len(table))
+    plot.axvline(0, color="#777777", linewidth=1.2)
+    plot.hlines(at, table["low"], table["high"], color=colours, linewidth=2)
+    pairs = zip(colours, table["significant"], strict=True)
+    filled = [colour if is_filled else "white" for colour, is_filled in pairs]
+    plot.scatter(table["value"], at, c=filled, edgecolors=colours, zorder=3)
+    plot.set_yticks(at, table.index)
+    plot.set_ylim(len(table) - 0.5, -0.5)
+    plot.grid(visible=False, axis="y")
+    plot.locator_params(axis="x", nbins=5)
+    plot.set_xlabel(label)
+    return figure
+
+
+def format_number(value: float, digits: int = 3, *, sign: bool = False) -> str:
     """Writes a number with a true minus and commas between thousands; a dash if there is none.
 
-    >>> number(-0.5, 1), number(1234.5, 0), number(float("nan")), number(0.25, 2, sign=True)
-    ('−0.5', '1,234', '–', '+0.25')
-    >>> number(-0.01, 1), number(0.01, 1, sign=True)
-    ('0.0', '0.0')
+    >>> format_number(-0.5, 1), format_number(1234.5, 0), format_number(0.25, 2, sign=True)
+    ('−0.5', '1,234', '+0.25')
+    >>> format_number(float("nan")), format_number(-0.01, 1), format_number(0.01, 1, sign=True)
+    ('–', '0.0', '0.0')
     """
     if not abs(value) < math.inf:
         return NONE
@@ -141,17 +163,19 @@ def number(value: float, digits: int = 3, *, sign: bool = False) -> str:
     return text if text.strip("+−0.,") else text.lstrip("+−")
 
 
-def interval(low: float, high: float, digits: int, *, before: str = "", sign: bool = False) -> str:
+def format_interval(
+    low: float, high: float, digits: int, *, before: str = "", sign: bool = False
+) -> str:
     """Writes an interval in brackets; nothing if there is none."""
-    ends = (number(end, digits, sign=sign) for end in (low, high))
+    ends = (format_number(end, digits, sign=sign) for end in (low, high))
     return f"{before}[{', '.join(ends)}]" if math.isfinite(low) else ""
 
 
-def short(value: float) -> str:
+def format_count(value: float) -> str:
     """Writes a count with three digits, and with a unit if it is large.
 
-    >>> short(1_534_208), short(930), short(61_200_000_000), short(999_999)
-    ('1.53M', '930', '61.2G', '1M')
+    >>> format_count(1_534_208), format_count(930), format_count(999_999)
+    ('1.53M', '930', '1M')
     """
     return EngFormatter(sep="")(float(f"{value:.3g}"))
 
@@ -232,7 +256,7 @@ def _shown(cell: Any) -> str:
     if cell is None or not abs(cell) < math.inf:
         return NONE
     is_whole = isinstance(cell, Integral) or 1000 <= abs(cell) < 1e9
-    return number(cell, 0) if is_whole else f"{cell:#.3g}".rstrip(".").replace("-", "−")
+    return format_number(cell, 0) if is_whole else f"{cell:#.3g}".rstrip(".").replace("-", "−")
 
 
 def _as_csv(frame: pd.DataFrame) -> str:

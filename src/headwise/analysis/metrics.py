@@ -1,4 +1,4 @@
-"""What the papers ask of decisions: each question is a function of `Decided`.
+"""The papers' measures of decisions: each is a function of a `DecisionTable`.
 
 Peng et al. 2020, *A Mixture of h − 1 Heads is Better than h Heads* (MAE),
 https://arxiv.org/abs/2005.06537; Zhang et al. 2022, *Mixture of Attention Heads* (MoA),
@@ -10,46 +10,49 @@ Independent Mechanisms* (TIM), https://arxiv.org/abs/2103.00336.
 >>> sizes = {"vocab_size": 9, "embed_dim": 8, "num_heads": 2, "ffn_dim": 8, "layers": 1}
 >>> model = hw.CausalLM(hw.CausalLMConfig(**sizes, attention="gated"))
 >>> batches = [{"input_ids": torch.randint(9, (3, 20))} for _ in range(2)]
->>> (d,) = hw.analyse(model, batches, tokens="input_ids").decided
->>> bool(entropy(d)["mean"] <= entropy(d)["even"]), round(float(load(d).sum()), 3)
+>>> (d,) = hw.analyse(model, batches, tokens="input_ids").decisions
+>>> bool(entropy(d)["mean"] <= entropy(d)["even"]), round(float(unit_load(d).sum()), 3)
 (True, 1.0)
 >>> pmi(d, least=2).columns.tolist()
 ['unit', 'name', 'occurrences', 'pmi', 'low', 'high']
->>> how_much = {label: explained(d, label) for label in d.labels}
+>>> how_much = {label: epsilon_squared(d, label) for label in d.labels}
 >>> list(how_much)
 ['position', 'token']
 """
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+import math
+from collections.abc import Callable, Sequence
+from functools import cache
 
 import numpy as np
 import pandas as pd
 from scipy.special import stdtrit, xlogy
+from torch import nn
 
-if TYPE_CHECKING:
-    from headwise.analysis.decided import Decided
+from headwise.analysis.decisions import Batch, DecisionTable, collect
+from headwise.tasks.scores import spread
+from headwise.tasks.task import Task
+from headwise.training.batches import token_batches
 
 _NORMAL = 1.959963984540054  # its quantile for an interval of 95%
+_MONITORED = 32  # sequences that `decision_monitor` reads
 
 
-def entropy(d: "Decided") -> pd.Series:
-    """Measures how undecided a system is: the entropy of its rows of weights w, -Σ w ln w, in nats.
+def entropy(d: DecisionTable) -> pd.Series:
+    """Measures how undecided a system is: the mean entropy -Σ w ln w of its weights w, in nats.
 
-    It is 0 if one unit has all weight, and ln N if N units weigh alike; MAE, section 5.1. Its low
-    percentiles show the rows in which one unit has nearly all: TIM, figure 3.
+    It is 0 if one unit has all weight, and ln N if N units weigh alike; MAE, section 5.1.
 
     Returns:
-        `mean` over the rows, with a 95% interval from `low` to `high`; the percentiles `10%` and
-        `90%`; and `even`, the entropy if all units, or all that are chosen, had equal weights. The
-        interval is that of the ratio of two sums over sequences, which are independent (Cochran
-        1977, *Sampling Techniques*, chapter 6); NaN if there are less than two.
+        `mean` over the rows, with a 95% interval from `low` to `high`; and `even`, the entropy if
+        all units, or all chosen units, had equal weights. The interval is that of the ratio of two
+        sums over sequences, which are independent (Cochran 1977, *Sampling Techniques*, chapter 6);
+        NaN if there are less than two.
     """
     w = d.weights.astype(np.float64)
     rows = pd.Series(-xlogy(w, w).sum(1))  # NaN of negative weights
-    mean, (bottom, top) = rows.mean(), rows.quantile([0.1, 0.9])
-    half = np.nan
-    if d.decides != "everything":
+    mean, half = rows.mean(), np.nan
+    if d.scope != "everything":
         off = (rows - mean).groupby(d.rows["sequence"].to_numpy()).sum()
         freedom = len(off) - 1
         if freedom:
@@ -57,19 +60,18 @@ def entropy(d: "Decided") -> pd.Series:
             half = stdtrit(freedom, 0.975) * error
     even = np.log(w.shape[1] if d.chosen is None else d.chosen.shape[1])
     low, high = max(mean - half, 0.0), min(mean + half, np.log(w.shape[1]))
-    found = {"mean": mean, "low": low, "high": high, "10%": bottom, "90%": top, "even": even}
-    return pd.Series(found)
+    return pd.Series({"mean": mean, "low": low, "high": high, "even": even})
 
 
-def load(d: "Decided") -> pd.Series:
+def unit_load(d: DecisionTable) -> pd.Series:
     """Computes the share of the decisions that goes to each unit; the shares sum to 1.
 
-    MAE, table 8, and MoA, figures 3 and 4. `Decided.shares` says how a decision is shared.
+    MAE, table 8, and MoA, figures 3 and 4. See `DecisionTable.utilization`.
     """
-    return pd.Series(d.shares.mean(0), name=d.place)
+    return pd.Series(d.utilization.mean(0), name=d.place)
 
 
-def pmi(d: "Decided", label: str = "token", top: int = 10, least: int = 5) -> pd.DataFrame:
+def pmi(d: DecisionTable, label: str = "token", top: int = 10, least: int = 5) -> pd.DataFrame:
     """Finds the tokens, or classes of another label, that go to each unit more often than others.
 
     They are found by pointwise mutual information, ln p(unit | token) / p(unit): MAE, table 6, and
@@ -83,8 +85,8 @@ def pmi(d: "Decided", label: str = "token", top: int = 10, least: int = 5) -> pd
         https://doi.org/10.2307/2276774) of p(unit | token) with as many trials as decisions.
     """
     at = d.positions[d.positions[label].notna()]
-    names, goes_to = at[label].to_numpy(), pd.DataFrame(d.goes_to[at.index])
-    of_name = goes_to.groupby(names)
+    names, assignment = at[label].to_numpy(), pd.DataFrame(d.assignment[at.index])
+    of_name = assignment.groupby(names)
     decisions = at["sequence"] if _is_of_sequences(at, label) else at.index.to_series()
     n, occurrences = decisions.groupby(names).nunique(), of_name.size()
     table = of_name.mean().rename_axis("name").melt(ignore_index=False, var_name="unit")
@@ -93,14 +95,14 @@ def pmi(d: "Decided", label: str = "token", top: int = 10, least: int = 5) -> pd
     p, z = table["value"], _NORMAL**2 / table["n"]
     centre, half = (p + z / 2) / (1 + z), np.sqrt(z * (p * (1 - p) + z / 4)) / (1 + z)
     of_columns = {"pmi": p, "low": (centre - half).clip(0), "high": (centre + half).clip(upper=1)}
-    overall = table["unit"].map(goes_to.mean())
+    overall = table["unit"].map(assignment.mean())
     table = table.assign(**{name: np.log(each / overall) for name, each in of_columns.items()})
     best = table.sort_values("low", ascending=False, kind="stable").groupby("unit").head(top)
     best = best.sort_values("unit", kind="stable").reset_index()
     return best[["unit", "name", "occurrences", "pmi", "low", "high"]]
 
 
-def explained(d: "Decided", label: str) -> float:
+def epsilon_squared(d: DecisionTable, label: str) -> float:
     """Measures how much of the decisions a label explains: 1 is all, about 0 nothing.
 
     It is the share of the variance of the weights w that lies between the C classes of a label, of
@@ -131,7 +133,7 @@ def explained(d: "Decided", label: str) -> float:
     return float((between / total - chance) / (1 - chance))
 
 
-def alike(modules: Sequence["Decided"], levels: Sequence[str] = ()) -> pd.DataFrame:
+def layer_similarity(tables: Sequence[DecisionTable], levels: Sequence[str] = ()) -> pd.DataFrame:
     """Measures how alike several systems decide, such as those of the layers of a stack.
 
     Of systems with two units it is the correlation r of the weights of their first units: TIM,
@@ -146,10 +148,10 @@ def alike(modules: Sequence["Decided"], levels: Sequence[str] = ()) -> pd.DataFr
     quantities of the rows, such as loudness, to compare the decisions with. The table is square,
     with NaN where the weights do not vary.
     """
-    columns = {d.place: d.weights for d in modules}
-    columns |= {level: modules[0].rows[[level]].to_numpy() for level in levels}
+    columns = {d.place: d.weights for d in tables}
+    columns |= {level: tables[0].rows[[level]].to_numpy() for level in levels}
     centred = {name: _centred(x) for name, x in columns.items()}
-    if all(d.weights.shape[1] == 2 for d in modules):
+    if all(d.weights.shape[1] == 2 for d in tables):
         return pd.DataFrame({name: x[:, 0] for name, x in centred.items()}).corr()
     products = {
         name: {other: np.linalg.norm(x.T @ y) for other, y in centred.items()}
@@ -157,6 +159,31 @@ def alike(modules: Sequence["Decided"], levels: Sequence[str] = ()) -> pd.DataFr
     }
     norms = pd.Series({name: np.linalg.norm(x.T @ x) ** 0.5 for name, x in centred.items()})
     return (pd.DataFrame(products).div(norms, axis=0) / norms) ** 2
+
+
+def decision_monitor(task: Task, batch_tokens: int) -> Callable[[nn.Module], dict[str, float]]:
+    """Returns a function that measures the decisions of a model on a few validation sequences.
+
+    These are 32 sequences, spread evenly over the part, in batches of at most `batch_tokens`
+    tokens. The function returns figures by their names in `RunResult.history`.
+    """
+
+    @cache
+    def batches() -> list[Batch]:
+        part = task.stored("validation")
+        chosen = np.array(spread(range(len(part.lengths)), _MONITORED))
+        order = token_batches(np.asarray(part.lengths)[chosen], batch_tokens)
+        return [task.collate(part.__getitems__(chosen[few].tolist())) for few in order]
+
+    def monitor(model: nn.Module) -> dict[str, float]:
+        found: dict[str, float] = {}
+        for d in collect(model, batches(), task.describe):
+            found[f"entropy {d.place}"], *_, found[f"even entropy {d.place}"] = entropy(d)
+            found |= {f"share {d.place}/{unit}": share for unit, share in unit_load(d).items()}
+            found |= {f"explained {d.place}/{name}": epsilon_squared(d, name) for name in d.labels}
+        return {key: round(float(x), 5) for key, x in found.items() if math.isfinite(x)}
+
+    return monitor
 
 
 def _centred(x: np.ndarray) -> np.ndarray:

@@ -1,54 +1,47 @@
-"""What the systems of a model decide on data: a row for each decision, padding left out.
+"""The decisions of the systems of a model on data: a row for each decision, padding left out.
 
-`headwise.analysis.questions` has what the papers ask of these rows.
+`headwise.analysis.metrics` has the papers' measures of these rows.
 """
 
-import math
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from functools import cache, cached_property
-from typing import Any, Literal, NamedTuple
+from functools import cached_property
+from typing import Literal, NamedTuple
 
 import numpy as np
 import pandas as pd
 import torch
 from torch import Tensor, nn
 
-from headwise.analysis.questions import entropy, explained, load
 from headwise.heads.system import Routing, System
 from headwise.models.inspect import evaluating, systems
 from headwise.models.plan import system_name
 from headwise.ops import IGNORED_LABEL
-from headwise.pretrained.watch import record
-from headwise.tasks.scores import spread
-from headwise.tasks.task import Positions, Task
-from headwise.training.batches import token_batches
+from headwise.pretrained.record import record
+from headwise.tasks.task import Positions
 
 Batch = Mapping[str, Tensor]
 Describe = Callable[[Batch], Mapping[str, Positions]]
-_LOOKED_AT = 32  # sequences that `look_at` reads
 
 
 @dataclass(frozen=True, eq=False)
-class Decided:
+class DecisionTable:
     """All decisions of one system of a model on some data.
 
-    A row is one decision: of a position, of a sequence, or the only one, if a system decides the
-    same for everything.
+    A row is one decision. It holds for a position, for a sequence, or for everything.
 
     Attributes:
         path: of the module in the model.
-        system: what plans call the system.
-        site, layer: where it stands; the site is empty in a model that does not tell its systems.
-        unit: what its decisions weigh: expert, head, branch, mechanism.
+        system: the name of the system in plans of attention.
+        site, layer: the place in the model; the site is empty in a model that does not name it.
+        unit: expert, head, branch, or mechanism: a decision gives each unit a weight.
         weights: `(rows, units)`, each row scaled to sum 1; even where all weights are 0.
         chosen: `(rows, chosen)`, the numbers of the units chosen; None if the system chooses none.
-        positions: what stands at each position that a decision holds for; the index is the number
-            of its row. Columns are the `sequence` from 0 on, the `position` in it, padding not
-            counted, if each position has a decision, the name of the `token`, the name of the
-            class for each label of the task, missing where there is none, and each quantity, such
-            as loudness.
+        positions: a line for each position for which a decision holds; the index is the number of
+            its row. Columns: the `sequence` from 0 on; the `position` in it, without padding, if
+            each position has a decision; the name of the `token`; the name of the class for each
+            label of the task, missing where there is none; and each quantity, such as loudness.
         sequences: how many sequences were read.
     """
 
@@ -68,7 +61,7 @@ class Decided:
         return f"{self.site}.{self.layer}" if self.site else self.path
 
     @property
-    def decides(self) -> Literal["position", "sequence", "everything"]:
+    def scope(self) -> Literal["position", "sequence", "everything"]:
         """What a decision, a row, holds for."""
         if "sequence" not in self.positions:
             return "everything"
@@ -77,7 +70,7 @@ class Decided:
     @cached_property
     def rows(self) -> pd.DataFrame:
         """The columns of `positions` that hold for whole rows, with a line for each row."""
-        if self.decides != "sequence":
+        if self.scope != "sequence":
             return self.positions
         of_row = self.positions.groupby(level=0)
         is_same = of_row.nunique(dropna=False).le(1).all()
@@ -90,8 +83,8 @@ class Decided:
         return [*of_rows.select_dtypes(exclude="float")]
 
     @property
-    def goes_to(self) -> np.ndarray:
-        """`(rows, units)`: 1 at the chosen units; without a choice at that of largest weight.
+    def assignment(self) -> np.ndarray:
+        """`(rows, units)`: 1 at the chosen units, or, without a choice, at the largest weight.
 
         Units that have the largest weight together share the 1.
         """
@@ -104,19 +97,19 @@ class Decided:
             return leads / leads.sum(1, keepdims=True)
 
     @property
-    def shares(self) -> np.ndarray:
-        """How each decision is shared among the units, `(rows, units)`; a row sums to 1.
+    def utilization(self) -> np.ndarray:
+        """The share of each unit in each decision, `(rows, units)`; a row sums to 1.
 
-        The chosen units share it evenly. Where experts or mechanisms compete, it goes to the one of
-        largest weight. Elsewhere the weights are the shares.
+        Chosen units have equal shares. If experts or mechanisms compete without a choice, the unit
+        of the largest weight has all. Elsewhere the weights are the shares.
         """
         if self.chosen is None and self.unit not in ("expert", "mechanism"):
             return self.weights
-        return self.goes_to / self.goes_to.sum(1, keepdims=True)
+        return self.assignment / self.assignment.sum(1, keepdims=True)
 
 
 class _Call(NamedTuple):
-    """The rows that a system decided in one call."""
+    """The decisions of a system in one call."""
 
     weights: np.ndarray
     chosen: np.ndarray | None
@@ -129,8 +122,8 @@ def collect(
     describe: Describe | None = None,
     *,
     limit: int = 50_000,
-) -> list[Decided]:
-    """Runs a model on batches and returns what each of its systems decides, in their order.
+) -> list[DecisionTable]:
+    """Runs a model on batches and returns the decisions of each of its systems, in their order.
 
     The model is in evaluation mode meanwhile. Reading ends behind the batch in which a system has
     decided on `limit` positions. Of longer data this is a sample: give batches in random order.
@@ -140,11 +133,12 @@ def collect(
         batches: keyword arguments of its forward. Positions are padding where `attention_mask` is
             0, if the system was not told its padding. In the decoder of an encoder-decoder model,
             so are the positions behind the last label that is not -100.
-        describe: what stands at the positions of a batch, see `Task.describe`.
+        describe: returns the tokens and labels of the positions of a batch, see
+            `Task.describe`.
         limit: after how many positions reading ends; sequences, where positions are not known.
 
     Raises:
-        ValueError: the model holds no system, or a batch is no mapping of tensors.
+        ValueError: the model holds no system.
 
     Example:
         >>> import headwise as hw
@@ -161,7 +155,6 @@ def collect(
     with record(model) as decisions, evaluating(model), torch.no_grad():
         places = systems(model)
         for batch in batches:
-            _check(batch)
             model(**{name: tensor.to(device) for name, tensor in batch.items()})
             described = describe(batch) if describe else {}
             for path, routings in decisions.items():
@@ -176,34 +169,6 @@ def collect(
     return [_joined(path, places[path], found[path], read) for path in places if path in found]
 
 
-def look_at(task: Task, batch_tokens: int) -> Callable[[nn.Module], dict[str, float]]:
-    """Returns a function that measures a model's decisions on a few validation sequences.
-
-    These are 32 sequences, spread evenly over the part, in batches of so many tokens. The keys of
-    the figures are those of `RunResult.history`.
-    """
-
-    @cache
-    def batches() -> list[Batch]:
-        part = task.stored("validation")
-        chosen = np.array(spread(range(len(part.lengths)), _LOOKED_AT))
-        order = token_batches(np.asarray(part.lengths)[chosen], batch_tokens)
-        return [task.collate(part.__getitems__(chosen[few].tolist())) for few in order]
-
-    def look(model: nn.Module) -> dict[str, float]:
-        found: dict[str, float] = {}
-        for d in collect(model, batches(), task.describe):
-            figures = entropy(d)
-            found[f"entropy {d.place}"] = figures["mean"]
-            found[f"low entropy {d.place}"] = figures["10%"]
-            found[f"even entropy {d.place}"] = figures["even"]
-            found |= {f"share {d.place}/{unit}": share for unit, share in load(d).items()}
-            found |= {f"explained {d.place}/{label}": explained(d, label) for label in d.labels}
-        return {key: round(float(x), 5) for key, x in found.items() if math.isfinite(x)}
-
-    return look
-
-
 def scaled(weights: Tensor) -> Tensor:
     """Scales the weights of each decision to sum 1; if all are 0, none is preferred to another.
 
@@ -216,22 +181,13 @@ def scaled(weights: Tensor) -> Tensor:
     return (weights / total).where(total != 0, 1 / weights.size(-1))
 
 
-# --- what a batch holds -------------------------------------------------------------------------
-
-
-def _check(batch: Any) -> None:
-    expected = "expected a mapping of the names of arguments of the model's forward to tensors"
-    if not isinstance(batch, Mapping):
-        raise ValueError(f"a batch is a {type(batch).__name__}, {expected}")
-    for name, value in batch.items():
-        if not isinstance(value, Tensor):
-            raise ValueError(f"a batch has a {type(value).__name__} as {name!r}, {expected}")
+# --- the positions of a batch ------------------------------------------------------------------
 
 
 def _of_stack(
     model: nn.Module, site: str, described: Mapping[str, Positions], batch: Batch
 ) -> tuple[Positions | None, Tensor | None]:
-    """Finds what stands at the positions that a system reads, and their mask, 0 at padding."""
+    """Finds the positions that a system reads, and their mask, 0 at padding."""
     stack = site.partition("_")[0]
     if not getattr(getattr(model, "config", None), "is_encoder_decoder", False):
         # The only stack may have any name, and a module of one's own tells its systems no site.
@@ -249,7 +205,7 @@ def _of_stack(
 
 
 def _of_call(routing: Routing, at: Positions | None, mask: Tensor | None, read: int) -> _Call:
-    """Takes the rows out of what a system decided in one call; `read` sequences came before it."""
+    """Makes rows of one call of a system; `read` sequences came before it."""
     weights, chosen = scaled(routing.weights), routing.indices  # (batch, time, units) or less
     if weights.dim() == 1:  # one decision for everything
         taken, positions = torch.tensor(True), pd.DataFrame(index=[0])
@@ -280,7 +236,7 @@ def _is_real(routing: Routing, at: Positions | None, mask: Tensor | None) -> Ten
 
 
 def _describe(positions: pd.DataFrame, at: Positions, is_real: Tensor) -> None:
-    """Adds what stands at the real positions of a batch to their table."""
+    """Adds tokens, classes and quantities of the real positions of a batch to their table."""
     sequence = is_real.nonzero()[:, 0]
 
     def there(values: Tensor) -> np.ndarray:
@@ -298,8 +254,8 @@ def _describe(positions: pd.DataFrame, at: Positions, is_real: Tensor) -> None:
         positions[name] = there(values.double())
 
 
-def _joined(path: str, system: System, calls: list[_Call], read: int) -> Decided:
-    """Joins what a system decided in all of its calls."""
+def _joined(path: str, system: System, calls: list[_Call], read: int) -> DecisionTable:
+    """Joins the decisions of all calls of a system."""
     if "sequence" not in calls[0].positions:
         calls = calls[:1]  # one decision, not one for each batch
     rows = 0
@@ -307,7 +263,7 @@ def _joined(path: str, system: System, calls: list[_Call], read: int) -> Decided
         call.positions.index += rows
         rows += len(call.weights)
     chosen = [call.chosen for call in calls if call.chosen is not None]
-    return Decided(
+    return DecisionTable(
         path=path,
         system=system_name(type(system)),
         site=system.site,

@@ -1,14 +1,16 @@
-"""What a model makes of one input, as it is and without each of its parts, packed for a browser."""
+"""The outputs of a model on one input, whole and without each of its parts, for a browser."""
 
+import base64
+import zlib
 from typing import Any
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from headwise.ops import IGNORED_LABEL
-from headwise.report.inputs import Given
-from headwise.report.packing import packed
+from headwise.report.explorer_input import ModelInput
 
 _SHOWN = {"tokens": 5, "classes": 10}  # the most probable ones at each position
 
@@ -17,11 +19,11 @@ class Outputs:
     """The outputs of a model on one input: of the whole model, and then without each part.
 
     A model of tokens or classes says how probable each is, and its loss is -log p of the true ones.
-    Of other outputs the loss is the squared error. Where nothing is known to be true, that is taken
-    for true which the whole model says.
+    Of other outputs the loss is the squared error. Without true labels, the predictions of the
+    whole model are the labels.
     """
 
-    def __init__(self, model: Any, given: Given) -> None:
+    def __init__(self, model: Any, given: ModelInput) -> None:
         self.model, self.given = model, given
         self.is_pair = getattr(getattr(model, "config", None), "is_encoder_decoder", False)
         self.is_causal = getattr(model, "can_generate", bool)() and not self.is_pair
@@ -75,15 +77,15 @@ class Outputs:
         self.best.append(logs.topk(min(_SHOWN[self.kind], logs.size(-1))))
 
     def _true(self, logs: Tensor) -> Tensor:
-        """Returns what is true at each position; where that is not known, what the model says."""
-        labels, said = self.given.labels, logs.argmax(-1)
+        """Returns the label of each position: the true one, or the prediction of the model."""
+        labels, predicted = self.given.labels, logs.argmax(-1)
         if labels is None or labels.is_floating_point():  # of several classes at once
             self.is_known = False
-            return said
+            return predicted
         true = labels.cpu().view(-1).long()
         if self.is_causal:  # the label of the next position
             true = F.pad(true[1:], (0, 1), value=IGNORED_LABEL)
-        return true if self.is_known else said.where(true != IGNORED_LABEL, true)
+        return true if self.is_known else predicted.where(true != IGNORED_LABEL, true)
 
     def payload(self) -> dict[str, Any]:
         """Returns all outputs, each time that of the whole model first."""
@@ -114,3 +116,22 @@ class Outputs:
             "shares": packed(shares.numpy()),
             "true": true.masked_fill(self.true < 0, -1).tolist(),
         }
+
+
+def packed(array: np.ndarray, kind: str = "root") -> dict[str, Any]:
+    """Packs an array for a browser: deflated and in base64, with its shape.
+
+    Weights take a byte each, of the root of their share of the largest, so that small ones have
+    finer steps; the byte of 0 is 128. Other kinds of NumPy stay as they are.
+
+    >>> packed(np.array([[1.0, 0.0], [0.25, 0.5]]))["shape"]
+    [2, 2]
+    """
+    scale = float(np.abs(array).max(initial=0.0)) or 1.0
+    if kind == "root":
+        roots = np.sign(array) * np.sqrt(np.abs(array) / scale)
+        data = (128 + 127 * roots).round().astype(np.uint8)
+    else:
+        data = array.astype(np.dtype(kind).newbyteorder("<"))
+    text = base64.b64encode(zlib.compress(data.tobytes())).decode("ascii")
+    return {"shape": list(array.shape), "kind": kind, "scale": scale, "data": text}

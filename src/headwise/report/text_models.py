@@ -1,4 +1,4 @@
-"""Models that are of no run: opened from a folder or the hub, and what they read of texts."""
+"""Models of texts that are of no run: opened from a folder or the hub, and their batches."""
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -10,8 +10,8 @@ from safetensors import safe_open
 from torch import Tensor, nn
 from transformers import AutoConfig, AutoModel, PreTrainedModel, PreTrainedTokenizerFast
 
+from headwise import models
 from headwise.data.tokenizers import read_tokenizer, token_names
-from headwise.models import for_tasks, speech
 from headwise.ops import IGNORED_LABEL
 from headwise.pretrained.gates import load_gates
 from headwise.pretrained.head_gates import NAME
@@ -36,7 +36,8 @@ def open_plain(name: str | Path) -> tuple[PreTrainedModel, PreTrainedTokenizerFa
     try:
         config = AutoConfig.from_pretrained(source)
         named = (config.architectures or [""])[0]
-        there = (getattr(module, named, None) for module in (for_tasks, speech, transformers))
+        modules = (models.text, models.speech, transformers)
+        there = (getattr(module, named, None) for module in modules)
         kind: Any = next(filter(None, there), AutoModel)
         is_pruned = hasattr(config, HEADS_LEFT)
         model = load_pruned(kind, source) if is_pruned else kind.from_pretrained(source)
@@ -72,7 +73,7 @@ def check_finite(model: nn.Module, name: str | Path) -> None:
             )
 
 
-def task_of(model: nn.Module) -> str:
+def text_task(model: nn.Module) -> str:
     """Returns the task that a model is made for, such as translation; empty if it is not known.
 
     Raises:
@@ -126,7 +127,7 @@ def text_batch(
     Raises:
         ValueError: the text has no token, or the class is none of the model's.
     """
-    task, longest = task_of(model), longest_input(model, tokenizer)
+    task, longest = text_task(model), longest_input(model, tokenizer)
     options: dict[str, Any] = {"return_tensors": "pt", "verbose": False}
     if longest is not None:
         options |= {"truncation": True, "max_length": longest}

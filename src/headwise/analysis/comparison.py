@@ -1,0 +1,124 @@
+"""The scores of the systems of a comparison, with intervals, and tests against the baseline."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import pandas as pd
+
+from headwise.analysis.results import TEST, Compared, RunResult
+from headwise.analysis.statistics import SIGNIFICANT, Scores, contrast, holm
+from headwise.tasks.scores import Outcome, Score
+
+RANKING = "first score"  # the family of the score that ranks the systems
+_DIFFERENCE = ("low", "high", "variance_source", "reason")
+
+
+@dataclass(frozen=True)
+class SystemRuns:
+    """The finished runs of a system, and the outcomes of those that did not diverge."""
+
+    name: str
+    runs: Sequence[RunResult]
+    outcomes: Sequence[dict[str, Outcome]]  # by the name of the test set
+
+    @property
+    def sound(self) -> list[RunResult]:
+        """The runs that did not diverge."""
+        return [run for run in self.runs if not run.diverged]
+
+    def scores(self, test: str, name: str) -> Scores:
+        """Collects one score on one test set over the seeds."""
+        of_runs = [outcome[test].scores for outcome in self.outcomes if test in outcome]
+        return Scores.of([score for scores in of_runs for score in scores if score.name == name])
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """The finished runs of systems on the same data; the first system is the baseline.
+
+    Attributes:
+        about: what is compared.
+        systems: their runs.
+        lost: runs that are in no mean, and the reason.
+    """
+
+    about: Compared
+    systems: Sequence[SystemRuns]
+    lost: dict[str, str]
+
+    @property
+    def baseline(self) -> str:
+        """The name of the system with which others are compared."""
+        return self.systems[0].name
+
+    @property
+    def runs(self) -> list[RunResult]:
+        """The finished runs of all systems."""
+        return [run for system in self.systems for run in system.runs]
+
+    @cached_property
+    def scores(self) -> pd.DataFrame:
+        """All scores, not rounded: a row for each score of each system on each test set.
+
+        `value` is the mean of the values `of_seeds`, with its 95% interval from `low` to `high`;
+        `difference` is the difference to the baseline, from `diff_low` to `diff_high`, with its
+        `p`, and `corrected_p` by Holm's method over its `family`: the first score on the test
+        part, the first score on all further test sets, or all other scores. `variance_source` says
+        over what an interval is, and `reason` why there is none.
+        """
+        columns = self._columns()
+        families = [family for *_, family in columns]
+        rows = []
+        for test, score, family in columns:
+            of_systems = [system.scores(test, score.name) for system in self.systems]
+            tests = families.count(family) * (len(self.systems) - 1)
+            for system, own in zip(self.systems, of_systems, strict=True):
+                mean = contrast(own)
+                row = {
+                    "family": family,
+                    "test": test,
+                    "score": score.name,
+                    "lower_is_better": score.lower_is_better,
+                    "digits": score.digits,
+                    "system": system.name,
+                    "of_seeds": own.values.tolist(),
+                    "value": mean.value,
+                    **{name: getattr(mean, name) for name in _DIFFERENCE},
+                }
+                if system.name != self.baseline:
+                    apart = contrast(own, of_systems[0], tests=tests)
+                    row |= {"difference": apart.value, "detectable": apart.detectable}
+                    row |= {f"diff_{name}": getattr(apart, name) for name in _DIFFERENCE}
+                    # A p over items alone says nothing of systems: another seed may reverse it.
+                    row |= {"p": apart.p} if "seeds" in apart.variance_source else {}
+                rows.append(row)
+        table = pd.DataFrame(rows, columns=_COLUMNS)
+        table = table.astype(dict.fromkeys(("difference", "detectable", "p"), float))
+        by_family = table.groupby("family")["p"]
+        table["corrected_p"] = by_family.transform(lambda p: pd.Series(holm(p), p.index))
+        table["significant"] = table["corrected_p"] < SIGNIFICANT
+        return table
+
+    def _columns(self) -> list[tuple[str, Score, str]]:
+        """Lists test set, score and family of each column; the score that ranks comes first."""
+        found: dict[str, dict[str, Score]] = {TEST: {}}
+        for run in self.runs:
+            for test, scores in {TEST: run.scores, **run.tests}.items():
+                of_test = found.setdefault(test, {})
+                for score in scores:
+                    of_test.setdefault(score.name, score)
+        columns = []
+        for test, of_test in found.items():
+            family = RANKING if test == TEST else "first score on further test sets"
+            for score in of_test.values():
+                columns.append((test, score, family))
+                family = "other scores"
+        return columns
+
+
+_COLUMNS = (
+    *("family", "test", "score", "lower_is_better", "digits", "system", "of_seeds", "value"),
+    *_DIFFERENCE,
+    *("difference", *(f"diff_{name}" for name in _DIFFERENCE), "detectable", "p"),
+)
