@@ -25,7 +25,7 @@ _NAMES = {
         *("CausalLMConfig", "MaskedLMConfig", "Seq2SeqLMConfig"),
         *("SequenceClassifierConfig", "SpeechEnhancerConfig"),
     ],
-    "models.for_tasks": ["CausalLM", "MaskedLM", "Seq2SeqLM", "SequenceClassifier"],
+    "models.text": ["CausalLM", "MaskedLM", "Seq2SeqLM", "SequenceClassifier"],
     "models.parameters": ["gate_parameters", "non_gate_parameters", "output_parameters"],
     "models.speech": ["SpeechEnhancer"],
     "pretrained.ablate": ["ablated"],

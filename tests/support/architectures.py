@@ -16,7 +16,7 @@ from transformers import DynamicCache, EncoderDecoderCache
 
 import headwise as hw
 from headwise.models.inspect import systems
-from headwise.testing.laws import Batch, Seen
+from headwise.testing.laws import Batch, Result
 
 logging.getLogger("transformers").setLevel(logging.ERROR)
 VOCABULARY, FIRST, PADDING = 40, 5, 1  # ids below FIRST are special
@@ -275,7 +275,7 @@ class Pretrained:
             made["use_cache"] = False
         return made
 
-    def __call__(self, batch: Batch, *, padding=None, mask=None, cache=None) -> Seen:
+    def __call__(self, batch: Batch, *, padding=None, mask=None, cache=None) -> Result:
         assert mask is None
         given = self.given(batch, padding, cache)
         with hw.record(self.module) as decisions:
@@ -286,7 +286,7 @@ class Pretrained:
         losses = [each.loss for each in made if each.loss is not None]
         loss = torch.stack(losses).sum() if losses else None
         made = [] if self.name == "vit" else made  # which has more positions than pixels
-        return Seen(output, [each.weights for each in made], loss)
+        return Result(output, [each.weights for each in made], loss)
 
     def new_cache(self) -> Any:
         if self.name in PAIRS:

@@ -10,7 +10,7 @@ import headwise as hw
 
 # The one name that is not public: the walk over a model that finds its systems.
 from headwise.models.inspect import systems
-from headwise.testing.laws import Batch, Seen
+from headwise.testing.laws import Batch, Result
 
 VOCABULARY, PAD, START, END, CLASSES, BINS = 23, 0, 1, 2, 3, 9
 
@@ -163,7 +163,7 @@ class ModelSubject:
             return Batch(tokens(rows, time, seed=seed), tokens(rows, 4, seed=seed + 1))
         return Batch(*inputs(self.kind, rows, time, seed).values())
 
-    def __call__(self, batch, *, padding=None, mask=None, cache=None) -> Seen:
+    def __call__(self, batch, *, padding=None, mask=None, cache=None) -> Result:
         assert mask is None, "models take no masks of attention"
         given = {self.module.main_input_name: batch.sequence, "attention_mask": padding}
         if self.kind == "seq2seq":
@@ -181,7 +181,7 @@ class ModelSubject:
             for routing in passes
             if self.kind != "seq2seq" or systems(self.module)[path].site != "encoder_self"
         ]
-        return Seen(out.logits, decisions, out.auxiliary_loss)
+        return Result(out.logits, decisions, out.auxiliary_loss)
 
     def new_cache(self) -> Any:
         return self.module.new_cache()

@@ -10,7 +10,7 @@ from transformers import AutoTokenizer
 from headwise.data.load import DataError
 from headwise.data.tokenizers import TokenizerSettings, learned
 from headwise.models.config import MaskedLMConfig
-from headwise.models.for_tasks import MaskedLM
+from headwise.models.text import MaskedLM
 from headwise.recipes.recipe import RecipeError, load_recipe, task_class
 from headwise.tasks.probing import word_content
 from headwise.tasks.task import PredictRequest

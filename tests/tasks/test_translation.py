@@ -6,7 +6,7 @@ from support.road import in_each_part, road
 from transformers import GenerationConfig
 
 from headwise.data.load import DataError
-from headwise.models.for_tasks import Seq2SeqLM
+from headwise.models.text import Seq2SeqLM
 from headwise.tasks import translation
 from headwise.tasks.task import PredictRequest
 from headwise.tasks.translation import TranslationEvaluation, bleu_and_chrf, split_compounds

@@ -14,7 +14,7 @@ from torch import Tensor
 
 import headwise as hw
 from headwise.models.inspect import layer_label, systems
-from headwise.training.watching import StopSignal, figures_of, last_progress
+from headwise.training.console import StopSignal, figures_of, last_progress
 
 SMOOTHING = 0.1  # of the models' configuration, in training alone
 MOA = {"system": "moa", "size": "2K4E8D", "balance_coef": 5.0}

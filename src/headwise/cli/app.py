@@ -17,7 +17,7 @@ from typer import Option
 
 from headwise import __version__
 from headwise.messages import shown
-from headwise.training.watching import say
+from headwise.training.console import say
 
 app = typer.Typer(
     no_args_is_help=True,

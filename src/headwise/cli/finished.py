@@ -18,7 +18,7 @@ from headwise.cli.app import (
     print_next,
 )
 from headwise.runs.names import MODEL, READ_AGAIN, check_run, is_plain
-from headwise.training.watching import say, silence_libraries
+from headwise.training.console import say, silence_libraries
 
 if TYPE_CHECKING:
     from headwise.analysis.statistics import Estimate
@@ -165,8 +165,8 @@ def analyse(
     """Write a page on the heads of models: what each decides, and what each is worth.
 
     MODEL are folders of finished runs on the same data, which are shown side by side. With --text
-    they are folders of models of transformers, or names on the Hugging Face hub, which read each
-    line; a translation model source, tab, target; a classifier text, tab, class.
+    they are folders of language models of transformers, or names on the Hugging Face hub, which
+    read each line.
 
     Ablations show what a part is worth, and take most of the time. At the level model, all modules
     of a system are changed at once; at the level units, each head and each expert is removed too.
@@ -182,7 +182,7 @@ def analyse(
         models,
         folder,
         console,
-        part=split,
+        split=split,
         changes=changes or [],
         level=ablation_level,
         text=text,

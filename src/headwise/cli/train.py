@@ -23,7 +23,7 @@ from headwise.cli.app import (
     print_next,
 )
 from headwise.messages import shown
-from headwise.training.watching import say, silence_libraries
+from headwise.training.console import say, silence_libraries
 
 if TYPE_CHECKING:
     from headwise.analysis.cost import Cost

@@ -1,8 +1,8 @@
-"""The models, and what finds, records and changes the systems in them.
+"""Models whose attention follows a plan, and tools for the systems in them.
 
-Importing this lets transformers' Auto classes know all models.
+Importing this package registers all models with transformers' Auto classes.
 """
 
-from headwise.models import for_tasks, inspect, speech
+from headwise.models import inspect, speech, text
 
-__all__ = ["for_tasks", "inspect", "speech"]
+__all__ = ["inspect", "speech", "text"]

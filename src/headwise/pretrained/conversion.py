@@ -13,8 +13,8 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from headwise.messages import check_choice
-from headwise.models.for_tasks import CausalLM, MaskedLM, Seq2SeqLM
 from headwise.models.modeling import HeadwiseModel
+from headwise.models.text import CausalLM, MaskedLM, Seq2SeqLM
 
 Settings = dict[str, Any]
 State = dict[str, Tensor]

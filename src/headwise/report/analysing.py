@@ -1,4 +1,4 @@
-"""`headwise.analyse` and `headwise analyse`: what the heads of models do on data, and a page."""
+"""`headwise.analyse` and `headwise analyse`: analyses of models, of runs, and of models on a text."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from operator import length_hint
@@ -31,8 +31,7 @@ from headwise.runs.names import is_plain
 from headwise.tasks.task import Positions
 from headwise.training.console import bars, say_begin
 
-MOST_TOKENS = 20_000  # that are read of a text: an analysis makes a pass for each head
-_SECOND = {"translation": "its translation", "classification": "its class"}
+MOST_TOKENS = 20_000  # of a text: an analysis makes a pass for each head
 
 
 def analyse(
@@ -61,11 +60,11 @@ def analyse(
             padding. In the decoder of an encoder-decoder model, so are labels of -100 at the end.
         tokens: name of the argument with the numbers of tokens, `(batch, time)`; those of a decoder
             are its `decoder_input_ids`. Negative numbers are no tokens.
-        names: gives the name of each token, such as `tokenizer.convert_ids_to_tokens`. By default
-            they are called by their numbers.
-        quality: measures the model as it is when called: a number for each item of test data, in an
-            order that stays the same; or a total and a count for each, `(items, 2)`, such as the
-            loss of its tokens and their number. Without it, nothing is ablated.
+        names: returns the name of a token, such as `tokenizer.convert_ids_to_tokens`; by default
+            its number.
+        quality: a function that measures the model at the time of the call. It returns a number for
+            each test item, always in the same order; or a total and a count for each, `(items, 2)`,
+            such as the loss of its tokens and their number. Without it, nothing is ablated.
         higher_is_better: whether larger numbers of `quality` are better: not of losses.
         level: `"model"`: only what changes all systems of a kind at once is ablated; `"units"`:
             each unit is removed too; `"none"`: nothing is ablated.
@@ -74,7 +73,7 @@ def analyse(
 
     Raises:
         ValueError: the model holds no system; there are no batches; a batch lacks what `tokens`
-            names; or `quality` returns other than the numbers it is expected to.
+            names; or `quality` returns another shape.
 
     Example:
         >>> import torch
@@ -100,23 +99,23 @@ def analyse_runs(
     folder: Path,
     console: Console,
     *,
-    part: str = "test",
+    split: str = "test",
     changes: Sequence[str] = (),
     level: Level = "units",
     text: Path | None = None,
     command: str = "",
 ) -> list[Analysis]:
-    """Analyses finished runs on the same data, or other models on a text, and writes their page.
+    """Analyses finished runs on the same data, or language models on a text, and writes the page.
 
     Args:
         models: folders of runs; with a text, folders of models of transformers, or names on the
             hub.
-        folder: where the page is written.
+        folder: of the page.
         console: for progress.
-        part, changes: what of the data of the runs is read, as `open_run` takes them.
-        level: which ablations are made, see `analyse`.
-        text: what models of no run read: a file with an item in each line.
-        command: what the user typed.
+        split, changes: of the data of the runs, see `open_run`.
+        level: of the ablations, see `analyse`.
+        text: a file that language models of no run read line by line.
+        command: the command line, for the page.
     """
     folders = list({model.resolve(): model for model in models}.values())
     names = distinct_names(folders)
@@ -125,13 +124,13 @@ def analyse_runs(
         kind = "is a model" if plain[0].is_dir() else "is no folder, at best a model on the hub"
         raise ValueError(f"{plain[0]} {kind}, which has no data: add --text FILE for it to read")
     if text is None:
-        opened = [open_run(run, part, console, changes) for run in folders]
+        opened = [open_run(run, split, console, changes) for run in folders]
         for other in opened[1:]:
             check_same_items(opened[0], other)
         found = [
             _of_run(run, name, level, console) for run, name in zip(opened, names, strict=True)
         ]
-    elif plain != folders or changes or part != "test":
+    elif plain != folders or changes or split != "test":
         raise ValueError(
             "--text is given, expected models of no run alone, and neither --set nor --split: "
             "a run reads its own data, which these options change"
@@ -167,9 +166,7 @@ def _of_run(opened: FinishedRun, name: str, level: Level, console: Console) -> A
 def _of_text(model_name: Path, name: str, file: Path, level: Level, console: Console) -> Analysis:
     model, tokenizer = open_plain(model_name)
     batches = _lines(model, tokenizer, file)
-    task = text_task(model)
-    per = "example" if task == "classification" else "token"
-    quality = of_loss(model, batches, f"nats per {per}") if task else None
+    quality = of_loss(model, batches)
     with with_identity_gates(model):
         found = _analysed(model, batches, describe_text(tokenizer), quality, level, name, console)
     tokens = sum(batch["input_ids"].numel() for batch in batches)
@@ -183,19 +180,18 @@ def _lines(model: Any, tokenizer: Any, file: Path) -> list[dict[str, Tensor]]:
     """Reads the lines of a text as batches of one, with labels, up to 20,000 tokens.
 
     Raises:
-        ValueError: a line lacks what the model needs, or there is none.
+        ValueError: the model is no language model, or the file has no text.
     """
     task, batches, tokens = text_task(model), [], 0
-    for number, line in enumerate(lines(str(file)), 1):
-        text, _, second = line.partition("\t") if task in _SECOND else (line, "", "")
+    if task not in ("language-modelling", "masked-language-modelling"):
+        raise ValueError(
+            f"--text is for language models, but the model is a {type(model).__name__}: give "
+            f"headwise.analyse its batches in Python"
+        )
+    for line in lines(str(file)):
         if not line.strip() or tokens >= MOST_TOKENS:
             continue
-        try:
-            if task in _SECOND and not second.strip():
-                raise ValueError(f"expected a text, a tab and {_SECOND[task]}")
-            batch = text_batch(model, tokenizer, text, second.strip() or None)
-        except ValueError as error:
-            raise ValueError(f"{file}, line {number}: {error}") from error
+        batch = text_batch(model, tokenizer, line)
         if task == "masked-language-modelling":
             batch = hide_words(batch, tokenizer)
         tokens += batch["input_ids"].numel()

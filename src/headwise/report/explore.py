@@ -1,8 +1,9 @@
-"""`hw.explore` and `headwise explore`: a page on which models are seen at work on one input.
+"""`hw.explore` and `headwise explore`: a page that shows models at work on one input.
 
-The page holds what each head reads, what the systems decide, and what the output becomes without
-each head, expert or mechanism: a forward pass each, computed ahead, so that to remove one is a
-click that needs no server. It is one HTML file, whose script runs in any browser, offline.
+The page holds the attention weights of each head, the decisions of the systems, and the output
+without each head, expert or mechanism. Each of these outputs is a forward pass that is computed
+ahead, so that a click can remove a part without a server. The page is one HTML file, whose script
+runs in any browser, offline.
 """
 
 import base64
@@ -46,17 +47,17 @@ if TYPE_CHECKING:
 Without = Literal["none", "units", "heads"]
 MOST_WEIGHTS = 150_000_000  # of attention, that a browser holds
 _FILES = Path(__file__).parent
-# Letters of JSON that mean something to HTML.
+# Letters of JSON with a meaning in HTML.
 _ESCAPES = {ord(letter): f"\\u{ord(letter):04x}" for letter in "<>&\u2028\u2029"}
 
 
 class Explored:
-    """A page that shows what the heads of models do on one input.
+    """A page that shows the heads of models at work on one input.
 
-    A notebook shows it where it is the value of a cell.
+    In a notebook, the value of a cell is shown as the page.
 
     Attributes:
-        payload: all that the page shows, as JSON can hold it.
+        payload: the data of the page, as JSON can hold them.
     """
 
     def __init__(self, title: str, says: str, models: list[dict[str, Any]]) -> None:
@@ -209,7 +210,7 @@ def explore_runs(
 def _seen(
     name: str, model: nn.Module, given: ModelInput, without: Without, console: Console
 ) -> dict[str, Any]:
-    """Collects what a page shows of a model on its input."""
+    """Collects the data of a page on one model and its input."""
     longest = max(positions.shape[1] for positions in given.stacks.values())
     heads = sum(attention.num_heads for attention in attentions(model).values())
     if heads * longest**2 > MOST_WEIGHTS:
@@ -245,7 +246,7 @@ def _seen(
 
 
 def _places(model: nn.Module, given: ModelInput) -> list[dict[str, Any]]:
-    """Collects what each attention of a model reads, and what its system decides."""
+    """Collects the weights of each attention of a model, and the decisions of its system."""
     every = systems(model)
     read: dict[str, list[tuple[bool, Tensor]]] = {path: [] for path in every}
 
@@ -281,7 +282,7 @@ def _places(model: nn.Module, given: ModelInput) -> list[dict[str, Any]]:
 
 
 def _decision(decided: Sequence[Routing] | None) -> dict[str, Any]:
-    """Packs the weights of units, and which are chosen, at each position or for the whole input."""
+    """Packs the weights and the choice of units, at each position or for the whole input."""
     if not decided:
         return {"weights": None, "chosen": None}
     weights, indices = scaled(decided[-1].weights), decided[-1].indices
@@ -295,7 +296,7 @@ def _decision(decided: Sequence[Routing] | None) -> dict[str, Any]:
 def _attention(
     place: dict[str, Any], is_cross: bool, weights: Tensor, given: ModelInput
 ) -> dict[str, Any]:
-    """Describes one attention: what it reads, and the weights of its heads."""
+    """Returns the stack of keys of one attention, and the weights of its heads."""
     heads, queries, keys = weights.shape[1:]
     positions = given.stacks[place["stack"]].shape[1]
     if queries != positions:

@@ -1,4 +1,4 @@
-"""Models of texts that are of no run: opened from a folder or the hub, and their batches."""
+"""Models of transformers that read texts: opening them, and making batches of a text."""
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -67,8 +67,8 @@ def check_finite(model: nn.Module, name: str | Path) -> None:
     for of, parameter in model.named_parameters():
         if not parameter.isfinite().all():
             raise ValueError(
-                f"{name} has weights that are not finite, the first in {of}, so that its heads do "
-                f"nothing that could be looked at: leave it out, or train it again with a smaller "
+                f"{name} has weights that are not finite, the first in {of}, so that its heads "
+                f"compute nothing: leave it out, or train it again with a smaller "
                 f"training.learning_rate"
             )
 
@@ -120,12 +120,11 @@ def text_batch(
         model: a model of texts.
         tokenizer: its tokenizer.
         text: what the encoder, or the only stack, reads; a tab divides two texts for a classifier.
-        target: a translation, for an encoder-decoder model, or the name or the number of a class,
-            for a classifier.
+        target: a translation, for an encoder-decoder model.
         into: the tokenizer of translations, if it is another one.
 
     Raises:
-        ValueError: the text has no token, or the class is none of the model's.
+        ValueError: the text has no token.
     """
     task, longest = text_task(model), longest_input(model, tokenizer)
     options: dict[str, Any] = {"return_tensors": "pt", "verbose": False}
@@ -137,16 +136,6 @@ def text_batch(
         batch["labels"] = batch["input_ids"]
     elif task == "translation" and target is not None:
         batch["labels"] = (into or tokenizer)(text_target=[target], **options)["input_ids"]
-    elif task == "classification" and target is not None:
-        config: Any = model.config
-        classes = config.id2label.items()
-        known = {str(key): int(number) for number, of in classes for key in (number, of)}
-        if target not in known or len(classes) < 2:
-            raise ValueError(
-                f"the class is {target!r}, expected one of {', '.join(known)}, and a model of "
-                f"several classes"
-            )
-        batch["labels"] = torch.tensor([known[target]])
     for name in ("input_ids", "labels"):
         if name in batch and not batch[name].numel():
             raise ValueError(f"the text {text!r} has no token, expected one at least")
@@ -155,7 +144,7 @@ def text_batch(
 
 
 def with_decoder_inputs(model: Any, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Adds what a decoder reads, if nothing else is given to it: the labels, one position later."""
+    """Adds the input of a decoder, if there is none: the labels, one position later."""
     shift = getattr(model, "prepare_decoder_input_ids_from_labels", None)
     if shift is None or "labels" not in batch or "decoder_input_ids" in batch:
         return dict(batch)
@@ -163,9 +152,9 @@ def with_decoder_inputs(model: Any, batch: Mapping[str, Tensor]) -> dict[str, Te
 
 
 def hide_words(batch: Mapping[str, Tensor], tokenizer: Any) -> dict[str, Tensor]:
-    """Hides one token in seven from a masked language model, and labels them.
+    """Hides one token in seven from a masked language model, and makes labels of the hidden ones.
 
-    They are spread evenly over the text, the same each time. Special tokens are not hidden.
+    The hidden tokens are spread evenly over the text, always the same. Special tokens stay.
     """
     ids = batch["input_ids"].clone()
     labels = torch.full_like(ids, IGNORED_LABEL)
@@ -180,10 +169,10 @@ def hide_words(batch: Mapping[str, Tensor], tokenizer: Any) -> dict[str, Tensor]
 def describe_text(
     tokenizer: Any = None, into: Any = None
 ) -> Callable[[Mapping[str, Tensor]], dict[str, Positions]]:
-    """Returns a function that says what a batch has in each stack, as `Task.describe`.
+    """Returns a function that names the tokens of a batch in each stack, like `Task.describe`.
 
-    The only stack of a model is called encoder. Tokens are called by their numbers without a
-    tokenizer; `into` is that of the decoder, if it is another one. What has no tokens has positions
+    The only stack of a model is called encoder. Without a tokenizer the names are numbers; `into`
+    is the tokenizer of the decoder, if it has another one. A batch without tokens has positions
     alone.
     """
     names = {} if tokenizer is None else token_names(tokenizer)

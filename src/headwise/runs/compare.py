@@ -28,7 +28,7 @@ from headwise.runs.names import COMPARISON, ENCODER, MODEL, TRIES
 from headwise.runs.run import batches
 from headwise.runs.tuning import Grid, check_grid, choose, combinations, in_words, name_of, of_try
 from headwise.tasks.task import Task
-from headwise.training.watching import say
+from headwise.training.console import say
 
 _RECIPE = "comparison.yaml"  # of a comparison's folder, in place of recipe.yaml
 TOLERANCE = 0.005  # of --match: the largest relative difference in the number of parameters

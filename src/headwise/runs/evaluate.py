@@ -26,8 +26,8 @@ from headwise.recipes.recipe import Evaluation, Recipe, task_class
 from headwise.runs.folder import MODEL, read_inputs, read_model, read_recipe, readable
 from headwise.tasks.scores import Outcome, Score
 from headwise.tasks.task import Task
+from headwise.training.console import bars, say, say_begin
 from headwise.training.loss import evaluation_mode
-from headwise.training.watching import bars, say, say_begin
 
 
 def evaluate(

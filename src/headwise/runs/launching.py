@@ -24,8 +24,8 @@ from headwise.runs.folder import distinct_names, read_result
 from headwise.runs.process import RunProcess, on_this_machine, train_command
 from headwise.runs.run import train_run
 from headwise.tasks.task import Task
+from headwise.training.console import StopSignal, bars, figures_of, last_progress, say
 from headwise.training.trainer import Interrupted
-from headwise.training.watching import StopSignal, bars, figures_of, last_progress, say
 
 # Libraries read them when they are loaded; the last is for tokenizers.
 _THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "RAYON_NUM_THREADS")

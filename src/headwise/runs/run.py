@@ -27,10 +27,10 @@ from headwise.runs.names import ENCODER, MODEL, RESULT, FolderError
 from headwise.tasks.task import Task
 from headwise.training.batches import Batches
 from headwise.training.checkpoints import write_model
+from headwise.training.console import say
 from headwise.training.loss import mean_loss
 from headwise.training.settings import TrainingSettings
 from headwise.training.trainer import Progress, Trainer, accelerator_for
-from headwise.training.watching import say
 
 
 def train_run(folder: Path, console: Console, *, task: Task | None = None) -> RunResult | None:

@@ -35,7 +35,7 @@ from headwise.data.splits import clean_rows, read_splits
 from headwise.data.stream import Stream
 from headwise.messages import expected_one_of, shown
 from headwise.models.config import SequenceClassifierConfig, StackConfig
-from headwise.models.for_tasks import MaskedLM, SequenceClassifier
+from headwise.models.text import MaskedLM, SequenceClassifier
 from headwise.ops import IGNORED_LABEL
 from headwise.recipes.pretrained import pretrained_config, pretrained_model
 from headwise.recipes.recipe import Recipe

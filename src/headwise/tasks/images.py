@@ -28,9 +28,9 @@ from headwise.data.load import DataError, Row, from_generator
 from headwise.data.settings import SPLITS, Data, Files, files_of
 from headwise.data.splits import load_splits
 from headwise.files import write_bytes
-from headwise.models.for_tasks import CausalLM
 from headwise.models.inspect import evaluating, systems
 from headwise.models.modeling import HeadwiseModel
+from headwise.models.text import CausalLM
 from headwise.ops import IGNORED_LABEL
 from headwise.pretrained.record import record
 from headwise.recipes.recipe import Evaluation, Recipe

@@ -38,7 +38,7 @@ from headwise.data.builtin import package_docs, pydoc_topics
 from headwise.data.encode import Columns, EncodedDataset, lengths
 from headwise.data.settings import Data
 from headwise.messages import shown
-from headwise.models.for_tasks import CausalLM
+from headwise.models.text import CausalLM
 from headwise.ops import IGNORED_LABEL
 from headwise.recipes.recipe import Evaluation, Recipe
 from headwise.settings import LARGEST_SEED

@@ -26,7 +26,7 @@ from headwise.data.encode import Columns, EncodedDataset, Item, hash_of, lengths
 from headwise.data.load import DataError
 from headwise.data.stream import Stream
 from headwise.data.tokenizers import TokenizerSettings, read_tokenizer, vocab_size
-from headwise.models.for_tasks import MaskedLM
+from headwise.models.text import MaskedLM
 from headwise.ops import IGNORED_LABEL
 from headwise.recipes.recipe import Evaluation, Recipe
 from headwise.settings import LARGEST_SEED, FrozenSettings

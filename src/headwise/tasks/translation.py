@@ -27,8 +27,8 @@ from headwise.data.encode import Columns, EncodedDataset, lengths
 from headwise.data.load import DataError
 from headwise.data.settings import Data
 from headwise.messages import shown
-from headwise.models.for_tasks import Seq2SeqLM, shift_right
 from headwise.models.modeling import HeadwiseModel
+from headwise.models.text import Seq2SeqLM, shift_right
 from headwise.ops import IGNORED_LABEL
 from headwise.recipes.recipe import Evaluation, Recipe
 from headwise.tasks.scores import Outcome, Sample, Score, spread

@@ -5,13 +5,13 @@
     def test_my_system():
         check_system(MySystem)
 
-Systems stand in models that train on padded batches, predict the next token, and decode with beam
-search. That asks the same of all of them: the laws of `headwise.testing.laws`, which hold for
-models as well. That a system's equations are the paper's is for its own tests to show.
+Models train systems on padded batches, predict the next token and decode with beam search. So all
+systems and models obey the same laws, those of `headwise.testing.laws`. The equations of a system
+need tests of their own.
 """
 
 from headwise.testing import laws
-from headwise.testing.laws import Batch, Seen, Subject
-from headwise.testing.systems import CHECKS, SITES, SystemSubject, check_system
+from headwise.testing.checks import CHECKS, SITES, SystemSubject, check_system
+from headwise.testing.laws import Batch, Result, Subject
 
-__all__ = ["CHECKS", "SITES", "Batch", "Seen", "Subject", "SystemSubject", "check_system", "laws"]
+__all__ = ["CHECKS", "SITES", "Batch", "Result", "Subject", "SystemSubject", "check_system", "laws"]

@@ -1,9 +1,9 @@
 """Laws that hold for whatever maps sequences to sequences: a system, a layer, a whole model.
 
 A law is a function of a `Subject`, which says how inputs are drawn and how a module is called. It
-returns nothing, or raises an `AssertionError` that says what differs and by how much. Compare in
-float64 where you can: what may differ follows from the precision of the output. `seed` is that of
-the inputs; padding is boolean, `(rows, time)`, `True` at padding.
+returns nothing, or raises an `AssertionError` that says which values differ and by how much. The
+tolerance follows from the precision of the output, so use float64 where you can. `seed` is the seed
+of the inputs; padding is boolean, `(rows, time)`, `True` at padding.
 """
 
 import copy
@@ -15,16 +15,16 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-# How far results of two ways to compute the same may be apart, relative to the largest of them.
+# Tolerances, relative to the largest value.
 _ALLOWED = {torch.float64: 1e-8, torch.float32: 1e-4, torch.bfloat16: 0.05, torch.float16: 0.05}
 
 
 class Batch(NamedTuple):
-    """Sequences to give to a subject, all of them real.
+    """Inputs of a subject, without padding in the sequences.
 
     Attributes:
-        sequence: `(rows, time)` tokens or `(rows, time, width)` vectors: what laws cut and change.
-        memory: what each row also reads, `(rows, keys, ...)`, such as an encoder's input.
+        sequence: `(rows, time)` tokens or `(rows, time, width)` vectors.
+        memory: a second input of each row, `(rows, keys, ...)`, such as that of an encoder.
         memory_padding: boolean `(rows, keys)`, `True` at padding, or None.
     """
 
@@ -37,13 +37,13 @@ class Batch(NamedTuple):
         return Batch(*(None if x is None else x[index] for x in self))  # type: ignore[arg-type]
 
     def to(self, dtype: torch.dtype) -> "Batch":
-        """Vectors in this precision; tokens and padding stay."""
+        """The batch with its vectors in this precision."""
         changed = (x.to(dtype) if x is not None and x.is_floating_point() else x for x in self)
         return Batch(*changed)  # type: ignore[arg-type]
 
 
-class Seen(NamedTuple):
-    """What a subject makes of a batch.
+class Result(NamedTuple):
+    """The result of a subject for a batch.
 
     Attributes:
         output: `(rows, time, ...)`; `(rows, labels)` if there is one for each row.
@@ -57,11 +57,11 @@ class Seen(NamedTuple):
 
 
 class Subject(Protocol):
-    """Something to which the laws apply.
+    """A module under test, and how it is called.
 
     Attributes:
-        module: what is called; laws replace it by copies of it.
-        causal: whether a position depends on those up to it alone, so that it can be decoded.
+        module: the module; laws replace it by copies of it.
+        causal: whether a position depends on no later one, so that the module can decode.
     """
 
     module: Any
@@ -72,14 +72,14 @@ class Subject(Protocol):
 
     def __call__(
         self, batch: Batch, *, padding: Tensor | None = None, mask: Any = None, cache: Any = None
-    ) -> Seen:
-        """Calls the module, in the mode that it is in.
+    ) -> Result:
+        """Calls the module, without changing its mode of training.
 
         Args:
             batch: vectors have the precision that `draw` gives, but in `half_precision_is_near`.
-            padding: with a cache of all positions, those in the cache first.
-            mask: what attention may not see, as the law was given it.
-            cache: one that `new_cache` has made; the call adds the batch to it.
+            padding: with a cache, also of the positions in the cache, which come first.
+            mask: the attention mask that the law was called with.
+            cache: a cache of `new_cache`, to which the call adds the batch.
         """
 
     def new_cache(self) -> Any:
@@ -90,21 +90,21 @@ class Subject(Protocol):
 def padding_changes_nothing(
     subject: Subject, padding: Tensor, *, memory_padding: Tensor | None = None, seed: int = 0
 ) -> None:
-    """Padding, wherever it stands, changes nothing of what is real.
+    """Padding changes no result of real positions, on either side or between them.
 
-    A padded batch gives each row what the row gives alone: outputs, decisions, auxiliary loss. In
-    training, what stands at padding changes no output, no loss, no running statistic and no
-    gradient, and rows and positions that are padding throughout might as well not be there.
+    Each row of a padded batch has the outputs, decisions and auxiliary loss of the row alone. In
+    training, the values at padding change no output, loss, running statistic or gradient, and
+    neither do rows and positions of padding alone.
 
     Args:
-        padding: right, left or within, or a whole row.
-        memory_padding: that of the memory, `(rows, keys)`, with a real key in each row.
+        padding: on the right, on the left, within, or in a whole row.
+        memory_padding: the padding of the memory, `(rows, keys)`, with a real key in each row.
     """
     real, rows, times = ~padding, ~padding.all(1), ~padding.all(0)
     drawn = subject.draw(padding.size(0), padding.size(1), seed)
     drawn = drawn._replace(memory_padding=memory_padding)
     noisy, other = (_with_noise(subject, drawn, padding, seed + n, 100.0) for n in (1, 2))
-    together = run(subject, noisy, padding=padding).seen
+    together = run(subject, noisy, padding=padding).result
     finite("of a padded batch", together)
     for row in torch.nonzero(rows).flatten().tolist():
         lone = drawn.rows([row])
@@ -114,14 +114,14 @@ def padding_changes_nothing(
         alone = run(subject, Batch(lone.sequence[:, real[row]], memory))
         here = torch.zeros_like(padding)
         here[row] = real[row]
-        _same(f"of row {row} in a padded batch", _at(together, here), _at(alone.seen))
-        if alone.seen.loss is not None:  # that of a batch is not that of its rows
+        _same(f"of row {row} in a padded batch", _at(together, here), _at(alone.result))
+        if alone.result.loss is not None:  # that of a batch is not that of its rows
             padded = run(subject, noisy.rows([row]), padding=padding[[row]])
             _same(f"of row {row} padded", padded.traces, alone.traces)
     first, second = (
         run(subject, x, padding=padding, train=True, gradients=True) for x in (noisy, other)
     )
-    found, wanted = (_at(ran.seen, real) | ran.traces for ran in (second, first))
+    found, wanted = (_at(ran.result, real) | ran.traces for ran in (second, first))
     _same("with other numbers at padding", found, wanted)
     of_input = first.gradients.pop("the input", torch.zeros(*padding.shape, 1))
     assert not of_input[padding].any(), "what stands at padding gets a gradient"
@@ -140,7 +140,7 @@ def hidden_changes_nothing(
     time: int = 6,
     seed: int = 0,
 ) -> None:
-    """What a position may not see changes nothing there: the future, or what a mask hides.
+    """Hidden positions, later ones or those that a mask hides, change no result of a position.
 
     Args:
         mask: `(time, time)`, `(rows, time, time)` or `(rows, heads, time, time)`; boolean `True` is
@@ -151,21 +151,21 @@ def hidden_changes_nothing(
         hidden = mask if mask.dtype == torch.bool else mask <= -1000
         sees = sees & ~(hidden.all(1) if hidden.dim() == 4 else hidden)
     sees = (sees.tril() if subject.causal else sees) | torch.eye(time, dtype=torch.bool)
-    # Over any number of layers, a position depends also on what those see that it sees.
+    # Over several layers, a position also depends on positions that its visible positions see.
     sees = torch.linalg.matrix_power(sees.double(), time) > 0
     batch = subject.draw(rows, time, seed)
     for train in (False, True):
-        before = run(subject, batch, mask=mask, train=train).seen
+        before = run(subject, batch, mask=mask, train=train).result
         for changed in range(time):
             hidden = ~sees[:, :, changed]
             where = (torch.arange(time) == changed).expand(rows, time)
             other = _with_noise(subject, batch, where, seed + 1, 3.0)
-            after = run(subject, other, mask=mask, train=train).seen
+            after = run(subject, other, mask=mask, train=train).result
             which = f"{'in training ' if train else ''}where position {changed} is hidden"
             _same(which, _at(after, hidden, False), _at(before, hidden, False))
 
 
-# What is done while decoding: read so many positions, or change the rows as beam search does.
+# A step of decoding: reading some positions, or changing the rows as beam search does.
 Action = tuple[str, Any]
 BEAM_SEARCH: tuple[Action, ...] = (
     *(("read", 3), ("read", 1), ("reorder", (2, 0, 0)), ("read", 2)),
@@ -180,14 +180,12 @@ def steps_equal_one_pass(
     padding: Tensor | None = None,
     seed: int = 0,
 ) -> None:
-    """Decoding in steps equals one pass, whatever beam search does with the rows between.
-
-    What a step has to know of earlier ones is in the cache, with a row for each sequence.
+    """Decoding in steps equals one pass, also when beam search changes the rows between steps.
 
     Args:
-        actions: `("read", n)` reads so many positions; `("reorder", indices)`, `("select",
-            indices)` and `("repeat", n)` change the rows.
-        padding: on the left of what is read first.
+        actions: `("read", n)` reads n positions; `("reorder", indices)`, `("select", indices)` and
+            `("repeat", n)` change the rows of the cache.
+        padding: on the left of the first positions.
     """
     actions = list(actions)
     pads = torch.zeros(3, 0, dtype=torch.bool) if padding is None else padding
@@ -200,7 +198,7 @@ def steps_equal_one_pass(
             pads = F.pad(pads, (0, max(0, length - pads.size(1))))
             given = None if padding is None else pads[:, :length]
             with torch.no_grad():  # as generate() does
-                step = run(subject, read._replace(sequence=new), padding=given, cache=cache).seen
+                step = run(subject, read._replace(sequence=new), padding=given, cache=cache).result
             steps.append([step.output, *(x for x in step.decisions if x.dim() > 2)])
             continue
         if action == "repeat":
@@ -213,42 +211,42 @@ def steps_equal_one_pass(
         read, pads = read.rows(index), pads[index]
         steps = [[x[index] for x in step] for step in steps]
     real = ~pads[:, : read.sequence.size(1)]
-    whole = run(subject, read, padding=None if padding is None else ~real).seen
+    whole = run(subject, read, padding=None if padding is None else ~real).result
     output, *decisions = (torch.cat(x, 1) for x in zip(*steps, strict=True))
-    whole = Seen(whole.output, [x for x in whole.decisions if x.dim() > 2])
+    whole = Result(whole.output, [x for x in whole.decisions if x.dim() > 2])
     which = "in steps, " + ", ".join(f"{action} {value}" for action, value in actions)
-    _same(which, _at(Seen(output, decisions), real), _at(whole, real))
+    _same(which, _at(Result(output, decisions), real), _at(whole, real))
 
 
 def copies_are_their_own(
     subject: Subject, how: Callable[[Any], nn.Module] = copy.deepcopy, *, seed: int = 0
 ) -> None:
-    """A copy gives what the original gives, and what is done to the copy leaves the original.
+    """A copy has the results of the original, which a change of the copy leaves as it is.
 
     Args:
-        how: copies a module: `copy.deepcopy`; a round through pickle; one built anew that loads the
-            `state_dict()`; `save_pretrained` and `from_pretrained`.
+        how: a function that copies a module: `copy.deepcopy`; pickling and unpickling; building a
+            new one that loads the `state_dict()`; `save_pretrained` and `from_pretrained`.
     """
     batch, original = subject.draw(3, 5, seed), subject.module
-    before = _at(run(subject, batch).seen)
+    before = _at(run(subject, batch).result)
     other = how(original).train(original.training)
-    _same("of a copy", _at(run(_around(subject, other), batch).seen), before)
+    _same("of a copy", _at(run(_with_module(subject, other), batch).result), before)
     with torch.no_grad():
         for tensor in (*other.parameters(), *other.buffers()):
             if tensor.is_floating_point():
                 tensor.add_(torch.linspace(1, 2, tensor.numel()).view_as(tensor))
-    _same("after its copy has changed", _at(run(subject, batch).seen), before)
+    _same("after its copy has changed", _at(run(subject, batch).result), before)
 
 
 def every_weight_learns(
     subject: Subject, *, padding: Tensor | None = None, mask: Tensor | None = None, seed: int = 0
 ) -> None:
-    """What may learn gets a finite gradient that is not zero, and what is frozen gets none.
+    """Trainable parameters get finite gradients that are not zero, and frozen ones get none.
 
-    A bias of the keys adds the same to all logits of a query, and is the one exception.
+    The one exception is a bias of the keys, which adds the same to all logits of a query.
 
     Args:
-        padding, mask: as a call takes them; there may be queries that see nothing.
+        padding, mask: arguments of the call; some queries may see no key.
     """
     rows, time = (3, 5) if padding is None else padding.shape
     parameters = subject.module.named_parameters()
@@ -263,37 +261,37 @@ def every_weight_learns(
 
 
 def evaluation_draws_nothing(subject: Subject, *, seed: int = 0) -> None:
-    """In evaluation a pass gives what the last one gave, draws no number and moves no statistic."""
+    """In evaluation all passes are equal, draw no random number and change no running statistic."""
     batch, before = subject.draw(3, 5, seed), _buffers(subject.module)
     first, again = run(subject, batch), run(subject, batch)
     assert not first.draws, "a pass in evaluation draws random numbers"
     for name, x in first.buffers.items():
         assert torch.equal(x, before[name]), f"a pass in evaluation changes {name}"
-    _same("of another pass", _at(again.seen), _at(first.seen))
+    _same("of another pass", _at(again.result), _at(first.result))
 
 
 def half_precision_is_near(subject: Subject, *, near: float = 0.1, seed: int = 0) -> None:
     """In bfloat16, under autocast and as a whole, results are finite and near those of float32.
 
     Args:
-        near: how far the output at the median position may be off, relative to its size: several
-            times the precision of bfloat16, 2^-8. The median, as a close choice may fall otherwise.
+        near: largest relative error of the output at the median position: several times the
+            precision of bfloat16, 2^-8. Other positions may choose another unit in a close choice.
     """
     batch = subject.draw(3, 5, seed).to(torch.float32)
     single, half = (
-        _around(subject, copy.deepcopy(subject.module).to(dtype))
+        _with_module(subject, copy.deepcopy(subject.module).to(dtype))
         for dtype in (torch.float32, torch.bfloat16)
     )
-    exact = run(single, batch).seen.output
+    exact = run(single, batch).result.output
     with torch.autocast("cpu", torch.bfloat16):
-        mixed = run(single, batch).seen
+        mixed = run(single, batch).result
         learning = run(single, batch, train=True, gradients=True)
-    whole = run(half, batch.to(torch.bfloat16)).seen
+    whole = run(half, batch.to(torch.bfloat16)).result
     dtype = whole.output.dtype
     assert dtype == torch.bfloat16, f"a module in bfloat16 gives {dtype}"
-    for seen, how in ((mixed, "under autocast"), (whole, "as a whole")):
-        finite(f"in bfloat16, {how},", seen)
-        error = (seen.output.float() - exact).norm(dim=-1) / exact.norm(dim=-1).clamp(min=1e-6)
+    for result, how in ((mixed, "under autocast"), (whole, "as a whole")):
+        finite(f"in bfloat16, {how},", result)
+        error = (result.output.float() - exact).norm(dim=-1) / exact.norm(dim=-1).clamp(min=1e-6)
         off = float(error.median())
         assert off <= near, f"outputs in bfloat16, {how}, are off by {off:.2g} of their size"
     for name, gradient in learning.gradients.items():
@@ -301,27 +299,27 @@ def half_precision_is_near(subject: Subject, *, near: float = 0.1, seed: int = 0
 
 
 def empty_is_empty(subject: Subject, *, seed: int = 0) -> None:
-    """No rows give no rows, no positions give none, and a single one gives finite numbers."""
+    """Outputs of no rows or no positions are empty, and those of a single one are finite."""
     for rows, time in ((0, 4), (3, 0), (0, 0), (3, 1), (1, 1)):
-        seen = run(subject, subject.draw(rows, time, seed)).seen
-        shape = tuple(seen.output.shape)
+        result = run(subject, subject.draw(rows, time, seed)).result
+        shape = tuple(result.output.shape)
         fits = shape[0] == rows and (len(shape) == 2 or shape[1] == time)
         assert fits, f"{rows} rows of {time} give an output {shape}"
-        finite(f"of {rows} rows of {time}", seen)
+        finite(f"of {rows} rows of {time}", result)
 
 
 class Pass(NamedTuple):
-    """What one pass gave and left behind; `draws` is whether it drew random numbers."""
+    """The results and side effects of a pass; `draws` says whether it drew random numbers."""
 
-    seen: Seen
+    result: Result
     buffers: dict[str, Tensor]
     gradients: dict[str, Tensor]
     draws: bool
 
     @property
     def traces(self) -> dict[str, Tensor]:
-        """All but outputs and decisions, by the names that messages give them."""
-        loss = {} if self.seen.loss is None else {"auxiliary losses": self.seen.loss}
+        """The auxiliary loss, running statistics and gradients, by their names in messages."""
+        loss = {} if self.result.loss is None else {"auxiliary losses": self.result.loss}
         moved = {f"running statistics ({name})": x for name, x in self.buffers.items()}
         return loss | moved | {f"gradients of {name}": x for name, x in self.gradients.items()}
 
@@ -329,7 +327,7 @@ class Pass(NamedTuple):
 def run(
     subject: Subject, batch: Batch, *, train: bool = False, gradients: bool = False, **given: Any
 ) -> Pass:
-    """One pass, and what it does to buffers and gradients; it leaves no trace in the module."""
+    """Runs one pass and returns its side effects on buffers and gradients, which it undoes."""
     module, sequence = subject.module, batch.sequence
     trained, before = module.training, _buffers(module)
     if gradients and sequence.is_floating_point():
@@ -339,13 +337,15 @@ def run(
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(1)  # torch.manual_seed takes long without a device
         state = torch.get_rng_state()
-        seen = subject(batch._replace(sequence=sequence), **given)
+        result = subject(batch._replace(sequence=sequence), **given)
         draws = not torch.equal(torch.get_rng_state(), state)
         if gradients:
-            # Of a sum that depends on all of the output but padding, and on the auxiliary loss.
+            # The gradients of a sum of all real outputs and the auxiliary loss.
             padding = given.get("padding")
-            total = _at(seen, None if padding is None else ~padding)["outputs"].double().sin().sum()
-            total = total if seen.loss is None else total + seen.loss
+            total = (
+                _at(result, None if padding is None else ~padding)["outputs"].double().sin().sum()
+            )
+            total = total if result.loss is None else total + result.loss
             leaves = {**dict(module.named_parameters()), "the input": sequence}
             leaves = {name: x for name, x in leaves.items() if x.requires_grad}
             of_leaves = torch.autograd.grad(total, list(leaves.values()), materialize_grads=True)
@@ -355,12 +355,12 @@ def run(
     with torch.no_grad():
         for name, buffer in module.named_buffers():
             buffer.copy_(before[name])
-    loss = None if seen.loss is None else seen.loss.detach()
-    seen = Seen(seen.output.detach(), [x.detach() for x in seen.decisions], loss)
-    return Pass(seen, after, found, draws)
+    loss = None if result.loss is None else result.loss.detach()
+    result = Result(result.output.detach(), [x.detach() for x in result.decisions], loss)
+    return Pass(result, after, found, draws)
 
 
-def _around(subject: Subject, module: nn.Module) -> Subject:
+def _with_module(subject: Subject, module: nn.Module) -> Subject:
     other = copy.copy(subject)
     other.module = module
     return other
@@ -371,7 +371,7 @@ def _buffers(module: nn.Module) -> dict[str, Tensor]:
 
 
 def _with_noise(subject: Subject, batch: Batch, where: Tensor, seed: int, size: float) -> Batch:
-    """Other tokens, or larger vectors, at these positions and at the padding of the memory."""
+    """The batch with other values at these positions and at the padding of the memory."""
     other = subject.draw(batch.sequence.size(0), batch.sequence.size(1), seed)
 
     def mixed(x: Tensor, y: Tensor, at: Tensor) -> Tensor:
@@ -384,19 +384,21 @@ def _with_noise(subject: Subject, batch: Batch, where: Tensor, seed: int, size: 
     return batch._replace(sequence=mixed(batch.sequence, other.sequence, where), memory=memory)
 
 
-def _named(seen: Seen) -> dict[str, Tensor]:
-    """All of it, by the names that messages give it."""
-    found = {"outputs": seen.output} | {f"decisions[{i}]": x for i, x in enumerate(seen.decisions)}
-    return found if seen.loss is None else found | {"auxiliary losses": seen.loss}
+def _named(result: Result) -> dict[str, Tensor]:
+    """All tensors of a result, by their names in messages."""
+    found = {"outputs": result.output} | {
+        f"decisions[{i}]": x for i, x in enumerate(result.decisions)
+    }
+    return found if result.loss is None else found | {"auxiliary losses": result.loss}
 
 
-def _at(seen: Seen, where: Tensor | None = None, whole: bool = True) -> dict[str, Tensor]:
-    """Outputs and decisions at some positions, `(rows, time)`, or at all.
+def _at(result: Result, where: Tensor | None = None, whole: bool = True) -> dict[str, Tensor]:
+    """Outputs and decisions at the positions `where`, `(rows, time)`, or at all of them.
 
-    What is computed of a row as a whole, or of all rows, is left out unless it is wanted.
+    With `whole`, tensors with one value for a row, or for all rows, are among them.
     """
     found = dict[str, Tensor]()
-    for name, x in _named(seen).items():
+    for name, x in _named(result).items():
         if x.dim() > 2:
             found[name] = x.flatten(0, 1) if where is None else x[where]
         elif x.dim() > 0 and whole:
@@ -410,13 +412,13 @@ _LOOK_FOR = (
 )
 
 
-def finite(which: str, seen: Seen) -> None:
-    for what, x in _named(seen).items():
+def finite(which: str, result: Result) -> None:
+    for what, x in _named(result).items():
         assert x.isfinite().all(), f"{what} {which} are not finite{_LOOK_FOR}"
 
 
 def _same(which: str, got: Mapping[str, Tensor], wanted: Mapping[str, Tensor]) -> None:
-    """What two passes gave, by names, is the same but for rounding."""
+    """Checks that the tensors of two passes are equal up to rounding."""
     for what, y in wanted.items():
         size = max(1.0, float(y.double().abs().max())) if y.numel() else 1.0
         torch.testing.assert_close(

@@ -1,4 +1,4 @@
-"""Batches of sequences of similar length, each within a budget of tokens, that can be resumed."""
+"""Resumable batches of sequences of similar length, each within a budget of tokens."""
 
 import signal
 from collections.abc import Callable, Iterator, Sequence
@@ -17,9 +17,9 @@ Lengths = NDArray[np.integer] | Sequence[int] | Sequence[tuple[int, ...]]
 
 
 class Items(Protocol):
-    """The encoded items of one part of the data; what is random of one depends on the epoch.
+    """The encoded items of one split of the data; random choices in an item depend on the epoch.
 
-    Their lengths, of each item or of each of its sides, are in tokens, frames or pixels.
+    `lengths` counts the tokens, frames or pixels of each item, or of each side of an item.
     """
 
     @property
@@ -39,16 +39,16 @@ def token_batches(
     epoch: int = 0,
     processes: int = 1,
 ) -> list[NDArray[np.int64]]:
-    """Returns batches of indices, in each of which sequences × longest sequence is in a budget.
+    """Returns batches of indices in which sequences × longest sequence is within a budget.
 
     The sequences are sorted by length, and divided. With a seed, sequences of equal length and the
-    batches come in a random order, which depends on seed and epoch alone.
+    batches have a random order, which depends only on seed and epoch.
 
     Args:
-        lengths: of each sequence, or of its sides, of which the longest counts.
+        lengths: the length of each sequence, or of each of its sides; the longest side counts.
         batch_tokens: the budget of a batch, over all processes that share it.
-        seed, epoch: of the order; without a seed it is always the same, shortest first.
-        processes: how many share each batch, so that it has a sequence for each.
+        seed, epoch: of the order; without a seed, batches are sorted by length, shortest first.
+        processes: the number of processes that share each batch, each with a sequence at least.
 
     Raises:
         ValueError: a sequence is longer than the budget, or a batch within it has fewer sequences
@@ -90,8 +90,8 @@ def _ends(ascending: NDArray[np.int32], batch_tokens: int) -> list[int]:
         fits = np.arange(1, len(most) + 1) * most.astype(np.int64) <= batch_tokens
         starts.append(start + int(fits.sum()))
     if len(starts) > 2:
-        # What is left at the end may be too little for all processes to have a part of it: the
-        # last batch gets half of the sequences of the last two, or as many as fit.
+        # The last batch may have fewer sequences than there are processes. So it gets half of the
+        # sequences of the last two batches, or as many as fit.
         *_, before, start, end = starts
         size = min((end - before) // 2, batch_tokens // max(1, int(ascending[-1])))
         starts[-2] = min(start, end - size)
@@ -99,19 +99,20 @@ def _ends(ascending: NDArray[np.int32], batch_tokens: int) -> list[int]:
 
 
 class Batches:
-    """The endless batches of one process; `position` is all that a resumed training needs.
+    """The endless batches of one process; `position` is their whole state.
 
-    Processes that share each batch take consecutive rows of it: together they see the batches of a
+    Processes that share each batch take consecutive rows of it: together they get the batches of a
     single process.
 
     Args:
-        items, collate: a part of the data, and what joins items into a batch.
-        batch_tokens, seed: as of `token_batches`.
-        rank, world: number of this process, from 0, and of all that share each batch.
-        workers: number of processes that prepare batches ahead. The batches do not depend on it.
+        items: the items of one split of the data.
+        collate: the function that makes a batch of items.
+        batch_tokens, seed: as in `token_batches`.
+        rank, world: the number of this process, from 0, and the number of all processes.
+        workers: number of processes that prepare batches; the batches do not depend on it.
 
     Attributes:
-        position: how many batches have been given, over all epochs.
+        position: number of batches so far, over all epochs.
         per_epoch: number of batches of an epoch.
     """
 
@@ -147,7 +148,7 @@ class Batches:
             batch_sampler=self._of_epoch(number)[start:],
             collate_fn=self._collate,
             num_workers=self._workers,
-            # With its own generator, its start does not draw from the one that dropout uses.
+            # With its own generator, the loader does not draw from that of dropout.
             generator=torch.Generator().manual_seed(0),
             worker_init_fn=_leave_signals if self._workers else None,
         )
@@ -161,6 +162,6 @@ class Batches:
 
 
 def _leave_signals(worker: int) -> None:
-    """Leaves Ctrl-C, which reaches all processes, to the one that trains: it stops the workers."""
+    """Ignores Ctrl-C, which reaches all processes: the main process stops the workers."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)

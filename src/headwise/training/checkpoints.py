@@ -1,7 +1,7 @@
-"""The checkpoints of a run: what they are, which of them stay, and the final model of them.
+"""The checkpoints of a run: reading and removing them, and the final model.
 
-A checkpoint is a folder: the model as transformers saves it, and `training.pt` with all else that a
-training goes on from.
+A checkpoint is a folder: the model as transformers saves it, and `training.pt` with the rest of the
+state of the training.
 """
 
 import json
@@ -34,7 +34,7 @@ def step_of(checkpoint: Path) -> int:
 
 
 def read_checkpoint(checkpoint: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """Reads the weights and all else of a checkpoint; raises ValueError if a file is damaged."""
+    """Reads the weights and the state of a checkpoint; raises ValueError if a file is damaged."""
     weights: dict[str, Tensor] = {}
     path = checkpoint / "config.json"
     try:
@@ -42,7 +42,7 @@ def read_checkpoint(checkpoint: Path) -> tuple[dict[str, Tensor], dict[str, Any]
         for path in sorted(checkpoint.glob("*.safetensors")) or [checkpoint / "model.safetensors"]:
             weights |= load_file(path)
         path = checkpoint / STATE
-        # The processes of a machine share what is mapped.
+        # The processes of a machine share a memory map.
         return weights, torch.load(path, map_location="cpu", weights_only=True, mmap=True)
     except (OSError, ValueError, RuntimeError, EOFError, SafetensorError, UnpicklingError) as error:
         why = str(error).strip().partition("\n")[0].partition(". ")[0]
@@ -50,7 +50,7 @@ def read_checkpoint(checkpoint: Path) -> tuple[dict[str, Tensor], dict[str, Any]
 
 
 def last_readable(folder: Path, say: Callable[[str, str], None]) -> Path | None:
-    """Returns the last checkpoint that can be read; those after it are set aside, which is said."""
+    """Returns the last checkpoint that can be read, and renames damaged ones with a message."""
     found = checkpoints(folder)
     while found:
         last = found.pop()
@@ -69,21 +69,21 @@ def last_readable(folder: Path, say: Callable[[str, str], None]) -> Path | None:
 def remove_superseded(
     folder: Path, settings: TrainingSettings, best_step: int | None, total: int
 ) -> None:
-    """Removes all checkpoints but the latest ones of validations, the best one and the last one."""
+    """Removes all checkpoints but the latest of validations, the best and the last one."""
     found = checkpoints(folder)
     regular = [p for p in found if step_of(p) % settings.evaluate_every == 0 or step_of(p) == total]
     for path in set(found) - {*found[-1:], *regular[-settings.keep_checkpoints :]}:
         if step_of(path) != best_step:
-            path.rename(partial_path(path))  # so that none is there in part
+            path.rename(partial_path(path))  # first, so that no checkpoint is incomplete
             remove(partial_path(path))
 
 
 def write_model(
     kind: Any, settings: TrainingSettings, folder: Path, save_beside: Callable[[Path], None]
 ) -> None:
-    """Writes the final model of a finished training to `model/`: the best, the last or a mean.
+    """Writes the final model of a training to `model/`: the best, the last or an average.
 
-    `save_beside` writes into its folder what belongs to the model, such as a tokenizer.
+    `save_beside` saves the tokenizer, or the like, into the folder of the model.
     """
     found = checkpoints(folder)
     number = settings.keep_checkpoints if settings.final_model == "average" else 1
@@ -105,7 +105,7 @@ def write_model(
 
 
 def random_states() -> dict[str, Any]:
-    """What the draws of this process depend on, in types that are read without pickle."""
+    """The states of all random generators of this process, in types that load without pickle."""
     cuda = torch.cuda.get_rng_state() if torch.cuda.is_available() else None
     name, keys, *others = np.random.get_state()  # noqa: NPY002 - data may draw from it
     of_python, of_numpy = random.getstate(), [name, np.asarray(keys).tolist(), *others]
@@ -113,7 +113,7 @@ def random_states() -> dict[str, Any]:
 
 
 def set_random_states(states: dict[str, Any]) -> None:
-    """Has the draws of this process go on as they were going on then."""
+    """Restores the states of `random_states`."""
     torch.set_rng_state(states["torch"])
     if states["cuda"] is not None and torch.cuda.is_available():
         torch.cuda.set_rng_state(states["cuda"])

@@ -27,17 +27,18 @@ class TrainingRules:
     Args:
         model: any module that holds systems, without `DistributedDataParallel` around it.
         total_steps: number of optimizer steps of the training.
-        steps_per_epoch: of a pass over the data. Without it, rules count steps for epochs.
-        settings: the name of a system to what differs from its paper: a mapping, or an object of
-            the rule's `settings_class`.
+        steps_per_epoch: number of steps of a pass over the data. By default, each step counts as
+            an epoch.
+        settings: from the name of a system to settings that differ from its paper: a mapping, or
+            an object of the rule's `settings_class`.
 
     Attributes:
         rules: the rules by the names of the systems that have them.
-        step: number of optimizer steps taken. A loop that goes on with a training sets it: rules
-            have no other state.
+        step: number of optimizer steps so far. A loop that resumes a training sets it: rules have
+            no other state.
 
     Raises:
-        ValueError: settings of a system that has no rule in the model, or that do not fit.
+        ValueError: settings of a system without a rule in the model, or wrong settings.
 
     Example:
         >>> import torch
@@ -79,7 +80,7 @@ class TrainingRules:
 
     @property
     def progress(self) -> TrainingProgress:
-        """Where in the training the coming step stands."""
+        """The position of the next step in the training."""
         epoch = None if self.steps_per_epoch is None else self.step // self.steps_per_epoch
         return TrainingProgress(self.step, self.total_steps, epoch)
 
@@ -89,15 +90,15 @@ class TrainingRules:
         return any(p.requires_grad for r in self.rules.values() for p in r.without_optimizer())
 
     def parameter_groups(self, lr: float, weight_decay: float = 0.0) -> list[dict[str, Any]]:
-        """Groups for an optimizer: decayed parameters, others, and those of the rules.
+        """Groups for an optimizer: decayed parameters, other ones, and those of the rules.
 
-        What is frozen, or moved by a rule without the optimizer, is in none.
+        Frozen parameters, and those that a rule moves without the optimizer, are in no group.
 
         Args:
-            lr: learning rate of all but the rules' own groups, which have rates of their own.
-            weight_decay: of matrices and embeddings, except what a system names in `no_decay`.
+            lr: learning rate of all groups but those of rules, which have their own rates.
+            weight_decay: of matrices and embeddings, except those in `no_decay` of a system.
         """
-        # A parameter that two systems share stands in a group once.
+        # A group has a parameter that two systems share only once.
         own = [list(dict.fromkeys(rule.own_group())) for rule in self.rules.values()]
         apart = [rule.without_optimizer() for rule in self.rules.values()]
         placed = {p for parameters in own + apart for p in parameters}
@@ -108,14 +109,14 @@ class TrainingRules:
         return [{"params": ps, "weight_decay": decay, "lr": lr} for decay, ps in groups if ps]
 
     def attach(self, optimizer: Any) -> Any:
-        """Has an optimizer follow these rules, and no others, at each step; returns it.
+        """Lets an optimizer follow these rules, in place of others, at each step; returns it.
 
         Args:
-            optimizer: made of groups that keep the rules' own apart, as `parameter_groups` does;
-                also as accelerate wraps it. Of several, the one with the rules' groups.
+            optimizer: an optimizer with the groups of `parameter_groups`, also wrapped by
+                accelerate. Of several optimizers, the one with the groups of the rules.
 
         Raises:
-            ValueError: what a rule trains by the optimizer has no group of its own there.
+            ValueError: parameters of a rule have no group of their own in the optimizer.
         """
         inner = getattr(optimizer, "optimizer", optimizer)  # accelerate's has no hooks of its own
         self._groups_of_rules(inner)
@@ -132,13 +133,13 @@ class TrainingRules:
         return optimizer
 
     def _drop_frozen(self, rule: Rule, parameter: Tensor) -> None:
-        """Drops a gradient while its rate is 0, before anything clips by a norm that it is in."""
+        """Drops a gradient while its rate is 0, before it counts in a norm that clips gradients."""
         is_followed = all(system.training_rule is rule for system in rule.systems.values())
         if is_followed and self.step < self.total_steps and not rule.learning_rate(self.progress):
             parameter.grad = None
 
     def _groups_of_rules(self, optimizer: Optimizer) -> list[tuple[Rule, dict[str, Any]]]:
-        """The groups whose rates rules set; raises where such a group lacks or has others."""
+        """The groups whose rates rules set; raises `ValueError` if they are missing or mixed."""
         found = []
         for rule in self.rules.values():
             own = {id(p) for p in rule.own_group()}
@@ -153,13 +154,13 @@ class TrainingRules:
         return found
 
     def before_step(self, loss: Callable[[], Tensor | Iterable[Tensor]]) -> None:
-        """Called before anything of a step is computed; rules may take steps of their own.
+        """Lets rules take steps of their own; call it before any computation of a step.
 
         Args:
-            loss: computes the loss of the coming step, if a rule needs it; where gradients are
-                accumulated, gives one loss after the other, whose gradients are summed. With
-                several processes it is that of the process's own batch, by the model without
-                `DistributedDataParallel`; their mean counts.
+            loss: a function that computes the loss of the next step. Where gradients are
+                accumulated, it returns several losses, whose gradients are summed. With several
+                processes it computes the loss of the process's own batch, by the model without
+                `DistributedDataParallel`; the rules average over processes.
         """
 
         def losses() -> Iterable[Tensor]:
@@ -171,7 +172,7 @@ class TrainingRules:
         self._is_prepared = True
 
     def record(self) -> dict[str, float]:
-        """What the rules follow over the training: `alpha encoder_self.2/5` is that of unit 5."""
+        """Figures of the rules to record: `alpha encoder_self.2/5` is the α of unit 5."""
         return {
             f"{name} {layer_label(path, rule.systems[path])}/{unit}": value
             for rule in self.rules.values()
@@ -183,10 +184,10 @@ class TrainingRules:
     def _before_update(self, optimizer: Optimizer, args: Any, kwargs: Any) -> Any:
         self._check_step(optimizer)
         for rule, group in self._groups_of_rules(optimizer):
-            group["lr"] = rule.learning_rate(self.progress)  # whatever a schedule has set
+            group["lr"] = rule.learning_rate(self.progress)  # instead of the rate of a schedule
         closure = kwargs.get("closure", args[1] if len(args) > 1 else None)
 
-        def update() -> Any:  # the gradients are there when the closure has been called
+        def update() -> Any:  # the closure computes the gradients
             loss = closure and closure()
             for rule in self.rules.values():
                 rule.before_update(self.progress)
@@ -201,7 +202,7 @@ class TrainingRules:
         self._is_prepared = False
 
     def _check_step(self, optimizer: Optimizer) -> None:
-        """Raises, or warns, where a step would not be that of the rules."""
+        """Raises, or warns, if a step would break the rules."""
         waiting = [name for name, rule in self.rules.items() if rule.steps_before]
         if waiting and not self._is_prepared:
             raise RuntimeError(
@@ -223,7 +224,7 @@ class TrainingRules:
 
 
 def rules_in(model: nn.Module) -> dict[type[Rule], dict[str, System]]:
-    """The systems of a model, those within others too, by their rule and their path."""
+    """The systems of a model, also inside other systems, by their rule and their path."""
     found: dict[type[Rule], dict[str, System]] = {}
     for path, module in model.named_modules():
         if isinstance(module, System) and module.rule is not None:

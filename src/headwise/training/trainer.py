@@ -36,10 +36,10 @@ from headwise.training.checkpoints import (
     remove_superseded,
     set_random_states,
 )
+from headwise.training.console import StopSignal, Watch
 from headwise.training.loss import evaluation_mode, flush_denormal, mean_loss, on_device
 from headwise.training.rules import TrainingRules, rules_in
 from headwise.training.settings import TrainingSettings
-from headwise.training.watching import StopSignal, Watch
 
 if TYPE_CHECKING:  # it stands a floor above
     from headwise.data.stream import StreamBatches

@@ -1,4 +1,4 @@
-"""`check_system`: the laws, and what models ask of a system beside them, at each of its sites."""
+"""`check_system`: the laws, and further demands of models on a system, at each of its sites."""
 
 import copy
 from collections.abc import Callable, Mapping, Sequence
@@ -15,7 +15,7 @@ from headwise.models.config import Seq2SeqLMConfig
 from headwise.models.modeling import DecodingCache
 from headwise.ops.rotary import Rotary, rotary_rates
 from headwise.testing import laws
-from headwise.testing.laws import Batch, Seen
+from headwise.testing.laws import Batch, Result
 
 SITES = {
     "attention": ("encoder_self", "decoder_self", "decoder_cross"),
@@ -24,7 +24,7 @@ SITES = {
 }
 _TIME, _KEYS = 7, 5
 _SIZES: dict[str, Any] = {"vocab_size": 8, "embed_dim": 16, "num_heads": 4, "ffn_dim": 32}
-# What today's models set; rotary positions come with it.
+# Settings of today's models, beside rotary positions.
 _MODERN = {"num_key_value_heads": 2, "qk_norm": True, "head_dim": 6, "bias": "qkv", "norm": "pre"}
 _RIGHT = torch.arange(_TIME).expand(3, _TIME) >= torch.tensor([[7], [2], [4]])
 _LEFT = _RIGHT.flip(1)
@@ -42,20 +42,20 @@ def check_system(system: type[System], *, leave_out: Sequence[str] = (), **optio
     - `weights`: the attention weights that `need_weights` asks for reproduce the output, also with
       a float mask, which is added to the logits.
     - `resetting`: `reset_parameters()` sets every parameter, and none that is loaded already.
-    - `ablations`: each of its `supported_ablations` changes evaluation and not training, draws nothing at a
-      call, and agrees with decoding in steps.
+    - `ablations`: each of its `supported_ablations` changes evaluation and not training, draws
+      nothing at a call, and agrees with decoding in steps.
 
-    All of them once with the defaults, and once with what today's models set: fewer heads of keys,
-    norms of queries and keys, heads of another width, fewer biases, rotary positions. A system that
-    does not take these raises a `ValueError` in its constructor.
+    All of them run once with the defaults, and once with the settings of today's models: fewer
+    heads of keys, norms of queries and keys, heads of another width, fewer biases, rotary
+    positions. A system that does not support these raises a `ValueError` in its constructor.
 
     Args:
-        system: the class; a model builds it by `from_config`, and so does this.
-        leave_out: names of checks, from this list, that do not fit the system.
-        options: what a plan sets beside its name.
+        system: the class, which is built by `from_config`.
+        leave_out: names of checks that do not apply to the system.
+        options: options of the system in a plan.
 
     Raises:
-        AssertionError: which check fails, at what site, and how.
+        AssertionError: a check fails; the message names it and the site.
 
     >>> import headwise as hw
     >>> check_system(hw.MixtureOfAttentionHeads, size="2K5E8D")
@@ -85,7 +85,7 @@ def check_system(system: type[System], *, leave_out: Sequence[str] = (), **optio
 
 
 class SystemSubject:
-    """A system at a site of a model, as the laws take it.
+    """A system at a site of a model, as a subject of the laws.
 
     Args:
         site: `encoder_self`, `decoder_self` or `decoder_cross`.
@@ -117,15 +117,15 @@ class SystemSubject:
         )
         return Batch(x, memory).to(dtype)
 
-    def __call__(self, batch: Batch, **given: Any) -> Seen:
+    def __call__(self, batch: Batch, **given: Any) -> Result:
         out = self.call(batch, **given)
         routing = out.routing
-        return Seen(out.output, *(() if routing is None else ([routing.weights], routing.loss)))
+        return Result(out.output, *(() if routing is None else ([routing.weights], routing.loss)))
 
     def call(
         self, batch: Batch, *, padding: Any = None, mask: Any = None, cache: Any = None, **more: Any
     ) -> AttentionOutput:
-        """What the system itself returns; `more` are further arguments of its `forward`."""
+        """The output of the system itself; `more` are further arguments of its `forward`."""
         x, memory, memory_padding = batch
         mask = mask.unsqueeze(1) if mask is not None and mask.dim() == 3 else mask
         own, cross = (None, None) if cache is None else cache.of_layer(0)
@@ -147,7 +147,7 @@ class SystemSubject:
 
 
 class _Plan(NamedTuple):
-    """A system where a plan puts it, in a model that settles something for all of them."""
+    """A system at a site, with its options and the settings of the model."""
 
     system: type[System]
     site: str
@@ -166,7 +166,7 @@ class _Plan(NamedTuple):
 
     def build(self, *, randomize: bool = True) -> SystemSubject:
         module = self.make().double().eval()
-        module.training_rule = True  # nobody is to be warned that it has none here
+        module.training_rule = True  # without a warning that no rule trains it
         if randomize:
             _draw_parameters(module)
         heads = (part.head_dim for part in module.modules() if isinstance(part, Attention))
@@ -178,7 +178,7 @@ class _Plan(NamedTuple):
 def _draw_parameters(module: Any) -> None:
     """Adds random numbers to all parameters, and draws running statistics anew.
 
-    What starts as 0 or 1, or as that of standard attention, would hide mistakes.
+    Mistakes would hide behind initial values of 0, of 1, or of standard attention.
     """
     for parameter in module.parameters():
         parameter.add_(torch.randn_like(parameter) * 0.5)
@@ -189,7 +189,7 @@ def _draw_parameters(module: Any) -> None:
 
 
 def _check_outputs(plan: _Plan) -> None:
-    # As it starts: what lives on a simplex, say, does not stay there when randomized.
+    # With its initial parameters, since random ones may leave, for example, a simplex.
     subject = plan.build(randomize=False)
     laws.empty_is_empty(subject)
     laws.evaluation_draws_nothing(subject)
@@ -253,7 +253,7 @@ def _check_weights(plan: _Plan) -> None:
     subject = plan.build()
     module = subject.module
     if not isinstance(module, Attention):
-        return  # what its weights are the weights of, only its own tests can say
+        return  # only tests of its own know how its weights are used
     batch = subject.draw(3, _TIME, 1)._replace(memory_padding=_MEMORY)
     given = {"padding": _RIGHT, "mask": torch.randn(_TIME, plan.keys).double()}
     expected = subject.call(batch, **given).output
@@ -280,7 +280,7 @@ def _check_resetting(plan: _Plan) -> None:
     module.reset_parameters()
     for name, tensor in (*module.named_parameters(), *module.named_buffers()):
         assert tensor.isfinite().all(), f"reset_parameters() does not set {name}"
-    # from_pretrained has the functions of nn.init spare what it has loaded, as these spare all.
+    # In from_pretrained the functions of nn.init leave loaded weights alone; here, all weights.
     _draw_parameters(module)
     before = {name: x.clone() for name, x in module.state_dict().items()}
     drawing = (name for name in vars(nn.init) if name.endswith("_") and name[0] != "_")
@@ -298,22 +298,23 @@ def _check_ablations(plan: _Plan) -> None:
         subject, option = plan.build(), option_of(name)
         module: Any = subject.module
         batch = subject.draw(3, _TIME, 1)
-        before, trained = (laws.run(subject, batch, train=x).seen.output for x in (False, True))
+        before, trained = (laws.run(subject, batch, train=x).result.output for x in (False, True))
         options = {option: 1 if option == "top_k" else 0} if option else {}
         module.ablations = (Ablation(module, name, **options),)
         laws.evaluation_draws_nothing(subject)
         if subject.causal:
             laws.steps_equal_one_pass(subject, (("read", 3), ("read", 1)))
-        after, retrained = (laws.run(subject, batch, train=x).seen.output for x in (False, True))
+        after, retrained = (laws.run(subject, batch, train=x).result.output for x in (False, True))
         assert _close(retrained, trained), f"the ablation {name} changes training"
         if _close(after, before) and module.num_units > 1:
             idle.append(name)
-    # Of weights one may be all there is: a router that chooses one unit has no largest two.
+    # Some ablations of weights may change nothing, as for a router that chooses a single unit.
     if not set(WEIGHTS) & set(plan.system.supported_ablations) <= set(idle):
         idle = [name for name in idle if name not in WEIGHTS]
     names = ", ".join(idle)
     assert not idle, (
-        f"{names} change nothing: call self.ablate_weights, or leave {names} out of supported_ablations"
+        f"{names} change nothing: call self.ablate_weights, or leave {names} out of "
+        f"supported_ablations"
     )
 
 

@@ -1,4 +1,4 @@
-"""What watches a training: a bar here or in the process that started it, and Ctrl-C."""
+"""The console of a training: progress bars, messages, and Ctrl-C."""
 
 import json
 import math
@@ -19,7 +19,7 @@ _PROGRESS = "progress.json"
 
 
 def bars(console: Console, *, transient: bool = False) -> Progress:
-    """Returns bars of runs, of tasks with a field `figures`, within 80 columns of a terminal."""
+    """Returns progress bars of runs that fit 80 columns; each task has a field `figures`."""
     return Progress(
         TextColumn("{task.description:<9}", style="bold", markup=False),
         BarColumn(bar_width=8),
@@ -34,15 +34,15 @@ def bars(console: Console, *, transient: bool = False) -> Progress:
 
 
 def last_progress(folder: Path) -> dict[str, Any] | None:
-    """Returns how far the training in a folder is, `step` of `total`, with its figures."""
-    with suppress(OSError, ValueError):  # there is none yet
+    """Returns the progress of the training in a folder: `step`, `total` and its losses, or None."""
+    with suppress(OSError, ValueError):  # there is no file yet
         found: dict[str, Any] = json.loads((folder / _PROGRESS).read_text(encoding="utf-8"))
         return found
     return None
 
 
 def figures_of(progress: Mapping[str, Any]) -> str:
-    """Returns losses for a bar.
+    """Returns the losses as text for a bar.
 
     >>> figures_of({"loss": 2.214, "eval_loss": 2.5})
     'loss 2.21 valid 2.50'
@@ -52,7 +52,7 @@ def figures_of(progress: Mapping[str, Any]) -> str:
 
 
 def say_begin(console: Console, text: str) -> None:
-    """Says what begins, where no bar shows it."""
+    """Prints what begins, unless a bar shows it."""
     if not (console.is_terminal or console.is_jupyter):
         say(console, text)
 
@@ -72,21 +72,21 @@ def duration(seconds: float) -> str:
 
 
 def say(console: Console, text: str, style: str | None = None) -> None:
-    """Prints text as it is, which the terminal may wrap: a path in it can be copied."""
+    """Prints text without line breaks of its own, so that a path in it can be copied."""
     console.print(text, style=style, highlight=False, markup=False, emoji=False, soft_wrap=True)
 
 
 class Watch:
-    """Shows a training: by a bar or, where the console is no terminal, by lines; and in a file."""
+    """Shows a training by a bar, or by lines where the console is no terminal, and in a file."""
 
     def __init__(self, label: str, console: Console, folder: Path | None) -> None:
         self._label, self._console, self._folder = label, console, folder
         self._progress: dict[str, Any] = {}
-        self._written = 0.0  # when
+        self._written = 0.0  # time of the last write
 
     @contextmanager
     def over(self, step: int, total: int) -> Iterator[None]:
-        """Shows a training of `total` steps, of which `step` are taken, while it is open."""
+        """While it is open, shows a training of `total` steps, `step` of which are done."""
         self._progress = {"step": step, "total": total}
         if not self._console.is_terminal:
             begins = f"goes on from step {step:,}" if step else "begins"
@@ -96,7 +96,7 @@ class Watch:
             yield
 
     def show(self, **known: float) -> None:
-        """Shows what is known by now: `step`, `loss` or `eval_loss`."""
+        """Shows new values of `step`, `loss` or `eval_loss`."""
         now, progress = time.monotonic(), self._progress
         progress |= known
         figures = figures_of(progress)
@@ -105,7 +105,7 @@ class Watch:
             self.say(f"step {progress['step']}/{progress['total']} {figures}")
         if self._folder is not None and (now - self._written > 1 or "eval_loss" in known):
             self._written, partial = now, partial_path(self._folder / _PROGRESS)
-            with suppress(OSError):  # of a full disk nothing is lost but this
+            with suppress(OSError):  # a full disk loses nothing but this file
                 finite = {name: value for name, value in progress.items() if math.isfinite(value)}
                 partial.write_text(json.dumps(finite), encoding="utf-8")
                 partial.replace(self._folder / _PROGRESS)
@@ -116,7 +116,7 @@ class Watch:
 
 
 class StopSignal:
-    """Notes in `came` that Ctrl-C or SIGTERM has come; a second one ends the program at once."""
+    """Sets `came` at Ctrl-C or SIGTERM; a second one ends the program at once."""
 
     def __init__(self) -> None:
         self.came = False
@@ -124,7 +124,7 @@ class StopSignal:
 
     def __enter__(self) -> Self:
         for number in (signal.SIGINT, signal.SIGTERM):
-            if signal.getsignal(number) is not signal.SIG_IGN:  # as a shell has it for `... &`
+            if signal.getsignal(number) is not signal.SIG_IGN:  # a shell ignores it for `... &`
                 self._before[number] = signal.signal(number, self._note)
         return self
 

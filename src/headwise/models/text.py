@@ -1,6 +1,6 @@
 """The models of text: language models, a classifier, and the encoder-decoder transformer.
 
-Importing this lets transformers' Auto classes know them.
+Importing this module registers them with transformers' Auto classes.
 """
 
 import json
