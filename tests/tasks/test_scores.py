@@ -141,7 +141,7 @@ def test_correlations_are_those_of_scipy(statistic, oracle, decimals):
     for constant in (0, 1):
         flat = rows.copy()
         flat[:, constant] = 0.3
-        assert math.isnan(Score.of("", flat, statistic).value)
+        assert str(Score.of("r", flat, statistic)) == "r undefined"
     rows[3, 1] = math.nan  # of a model that has diverged
     assert math.isnan(Score.of("", rows, statistic).value)
 

@@ -190,6 +190,8 @@ class Score(Record):
         return None if self.low is None or self.high is None else (self.low, self.high)
 
     def __str__(self) -> str:
+        if math.isnan(self.value):  # a correlation, where all labels or all outputs are equal
+            return f"{self.name} undefined"
         text = f"{self.name} {self.value:.{self.digits + 1}f}"
         if self.interval is None:
             return text
