@@ -5,7 +5,7 @@ https://arxiv.org/abs/1904.03100. Votes are `(heads, tokens, capsules, dims)` he
 C appear as
 
     share = C_{h→n} / Σ_h C_{h→n}   of a head in a capsule    (heads, tokens, capsules)
-    mass  = Σ_h C_{h→n}             what a capsule got in all (tokens, capsules)
+    mass  = Σ_h C_{h→n}             weight of a capsule         (tokens, capsules)
 """
 
 import functools
@@ -159,7 +159,7 @@ class AgreementAttention(Attention):
         if self.capsule_norm is not None:
             self.capsule_norm.reset_parameters()
             # Unit scaling of both maps, as in the authors' code: ours draws the first √2 larger.
-            # What a layer norm gives them is several times what heads read.
+            # The outputs of a layer norm are several times as large as those of heads.
             gain = 0.5**0.5
         else:
             gain = self._first_gain(dims) * self.num_heads**0.5
@@ -375,6 +375,6 @@ def _compiler() -> Callable[..., Any]:
 
 def _compiled(*args: Any, **how: Any) -> Any:
     """The same compiled; where there is no compiler, PyTorch says so once, and it runs as it is."""
-    # PyTorch would run what is beyond 8 sizes and settings in a process uncompiled.
+    # By default PyTorch compiles 8 sizes and settings in a process, and runs others uncompiled.
     with torch._dynamo.config.patch(recompile_limit=256, suppress_errors=True):
         return _compiler()(*args, **how)

@@ -4,7 +4,7 @@
     attend    oᵢ = softmax(qᵢ kᵢᵀ / √head_dim) vᵢ
     combine   y  = a function of o₁ … o_H and of the input       (batch, time, embed_dim)
 
-Masks mean what they mean in `nn.MultiheadAttention`: a boolean `True` is not attended, a float
+Masks are those of `nn.MultiheadAttention`: a boolean `True` is not attended, a float
 mask is added. A query that may attend to nothing reads zeros.
 """
 
@@ -200,7 +200,7 @@ class Attention(System):
                 self-attention only, where they are those of the keys too.
 
         Returns:
-            `y, weights`, and what was decided as the attribute `routing`.
+            `y, weights`, and the decision as the attribute `routing`.
 
         Raises:
             ValueError: inputs that do not fit; the message names the argument.
@@ -408,14 +408,14 @@ class MultiHeadAttention(Attention):
         """An attention of this class that starts from the weights of a standard attention.
 
         The sizes, device, dtype, mode of training and `requires_grad` are those of the source,
-        which stays as it is and shares no memory with the result. What a subclass adds starts
+        which stays as it is and shares no memory with the result. Parameters of a subclass start
         such that the output in evaluation is that of the source, up to rounding.
 
         Args:
             attention: a `MultiHeadAttention`, or an `nn.MultiheadAttention` with
                 `batch_first=True`, and no subclass of them.
-            neutral: whether the output has to be that of the source. If not, what a subclass adds
-                starts as its constructor says.
+            neutral: whether the output has to be that of the source. If not, the parameters of a
+                subclass start as its constructor says.
             options: further arguments of the constructor.
 
         Raises:
@@ -616,7 +616,7 @@ def check_call(
 def check_uses(
     cache: AttentionCache | None, rotary: Rotary | None, is_self_attention: bool, batch: int
 ) -> None:
-    """Raises `ValueError` for what is given where it would compute something else."""
+    """Raises `ValueError` for a cache or rotary positions that do not fit the call."""
     if rotary is not None and not is_self_attention:
         raise ValueError(
             "rotary is given with keys of their own, expected None: it turns queries and keys by "

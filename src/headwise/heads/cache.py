@@ -1,4 +1,4 @@
-"""What one attention remembers between the steps of decoding."""
+"""The memory of an attention between the steps of decoding."""
 
 from typing import Any
 
@@ -15,7 +15,7 @@ class AttentionCache:
 
     Attributes:
         keys, values: `(batch, key heads, time, head_dim)`, or None before the first call.
-        memory: what a system has to know of earlier steps, by a name: tensors `(batch, ...)`.
+        memory: tensors `(batch, ...)` of earlier steps, by names, that a system needs.
 
     Example:
         >>> import headwise as hw
@@ -42,7 +42,7 @@ class AttentionCache:
         return keys, values
 
     def get_seq_length(self) -> int:
-        """How many positions the cache holds."""
+        """The number of positions in the cache."""
         return 0 if self.keys is None else self.keys.size(2)
 
     def reorder_cache(self, beam_idx: Tensor) -> None:

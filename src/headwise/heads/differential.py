@@ -1,4 +1,4 @@
-"""Differential attention: each head subtracts a share of what a second query reads."""
+"""Differential attention: each head subtracts a share of the output of a second query."""
 
 from typing import Any
 
@@ -71,7 +71,7 @@ class DifferentialAttention(MultiHeadAttention):
                 self.out_proj.weight.mul_(2)
 
     def project(self, inputs: AttentionInputs) -> tuple[Tensor, Tensor, Tensor, Any]:
-        """As queries it gives both of a head and its share, which `attend` takes apart."""
+        """Puts both queries of a head and its share side by side; `attend` separates them."""
         first, k, v, _ = super().project(inputs)
         second = self.by_head(self.second_q_proj(inputs.query))
         second = self.norm_and_rotate(second, self.q_norm, inputs.rotary)

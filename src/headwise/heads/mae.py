@@ -35,7 +35,7 @@ class GateSettings(RuleSettings):
     period: int = Field(5, ge=1, le=1_000_000)
     """G steps are taken in every `period`-th epoch (or step, see unit), one before each F step."""
     unit: Literal["epochs", "steps"] = "epochs"
-    """What the period counts. If the number of steps of an epoch is unknown, steps are counted."""
+    """The unit of the period. If the number of steps of an epoch is unknown, steps are counted."""
     learning_rate: float = Field(1.0, gt=0, le=1000)
     """Learning rate of the gates' SGD, which has no momentum."""
 
@@ -231,8 +231,8 @@ class _Pass:
 class ExpertGate(nn.Module):
     """A distribution over experts: softmax(W₂ tanh(W₁ BatchNorm(mean)))."""
 
-    # Running mean and variance from before the training step under way, which all of its passes
-    # read, and its passes whose backward pass has not come.
+    # The running mean and variance from before the training step under way, and the forward passes
+    # of this step that still wait for their backward pass.
     _before: tuple[Tensor, Tensor] | None = None
     _pending: "WeakSet[_Pass] | None" = None
 
@@ -286,10 +286,10 @@ class ExpertGate(nn.Module):
         return F.batch_norm(rows, mean, var, weight, bias, eps=norm.eps).view_as(given.mean)
 
     def _running(self, learns: bool) -> tuple[Tensor, Tensor]:
-        """The running mean and variance; in training as they were before the step.
+        """The running mean and variance; in training their values from before the step.
 
-        The passes of a step move them. A backward pass that repeats a pass, as gradient
-        checkpointing does, has to read what the pass has read.
+        The passes of a step move the statistics. Gradient checkpointing repeats passes in the
+        backward pass, where they have to be normalised by the same values.
         """
         now: tuple[Tensor, Tensor] = self.norm.running_mean, self.norm.running_var
         if not learns or is_traced():

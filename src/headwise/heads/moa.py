@@ -243,10 +243,10 @@ class ExpertMatmul:
         project    y[n, j] = x[n] W[e(n, j)]             queries of the experts e(n, 1) … e(n, k)
         combine    y[n]    = Σ_j o[n, j] W[e(n, j)]      the sum of their outputs
 
-    There are four ways, of which `backend` names one:
+    `backend` is one of four ways:
 
         all      the matrices of all experts as one; products of other experts are left out
-        few      sums of rows of the matrices, of which none is copied, for decoding on a CPU
+        few      for decoding on a CPU: sums of rows of the matrices, without copies
         sorted   on a CPU: tokens sorted by expert, whose matrix multiplies one dense block
         kernel   on a GPU: the same by one kernel, which takes bfloat16
 

@@ -142,7 +142,7 @@ class MixtureOfHeads(MultiHeadAttention):
         return self.scale_and_project(heads, gates.unsqueeze(-1)), Routing(gates, indices, loss)
 
     def with_shared(self, routed: Tensor, query: Tensor) -> Tensor:
-        """The gates of all heads from those of the routed ones, the shared heads first."""
+        """The gates of all heads, the shared heads first, from the gates of routed heads."""
         if self.kind_router is None:
             return routed
         shared = torch.ones_like(routed[..., :1])
@@ -161,7 +161,7 @@ MoH = MixtureOfHeads  # the name that papers and tables use
 
 
 def default_sizes(num_heads: int, options: dict[str, Any]) -> dict[str, int]:
-    """How many heads are shared and selected, where the options do not say it.
+    """The numbers of shared and selected heads, where the options leave them out.
 
     Three quarters of the heads count at a time, as in the paper's language model from a pretrained
     one: half of them are shared, half of the others selected.

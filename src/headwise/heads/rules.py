@@ -60,7 +60,7 @@ class Rule:
         before_update(progress)            when the gradients are there, before the optimizer's step
         after_update(progress)             after the optimizer's step
 
-    Each does nothing unless a subclass overrides it. What a resumed training needs belongs in a
+    Each does nothing unless a subclass overrides it. State for a resumed training belongs in a
     buffer of the system, which every checkpoint holds. A rule reads the parameters from the systems
     at each call, since they may have been replaced.
 

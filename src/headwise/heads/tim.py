@@ -389,10 +389,10 @@ class GroupedLinear(nn.Module):
     """A linear map of each group of channels: `y_j = x_j W_j + b_j`, the paper's GroupLinear.
 
     Args:
-        groups: how many there are, side by side.
+        groups: number of groups, which stand side by side.
         in_dim, out_dim: width of each.
         bias: whether there is a b.
-        gain: what Glorot's bound is multiplied by, of one group's map by itself, when it is drawn.
+        gain: factor of Glorot's bound, the bound of one group's map, when maps are drawn.
 
     Shape:
         x `(..., groups * in_dim)` to `(..., groups * out_dim)`; W `(groups, in_dim, out_dim)`.

@@ -34,8 +34,8 @@ class BranchSettings(RuleSettings):
     """Learning rate of κ and α at the end of their warm-up; by default (d/N)^-0.5 ·
     warmup_steps^-0.5 in a model of N layers."""
     warmup_steps: int = Field(400, ge=1, le=MOST_STEPS)
-    """How many steps this learning rate rises from zero; then it falls with the inverse square root
-    of the step."""
+    """The number of steps in which this rate rises from zero. Then it falls with the inverse square
+    root of the step."""
     freeze_last: int | None = Field(None, ge=0, le=MOST_STEPS)
     """Number of steps at the end of the training in which κ and α stay fixed. By default it is a
     sixth of all steps."""
@@ -185,7 +185,7 @@ class BranchedAttention(Attention):
         merged: κ and α are one vector, the parameter `alpha`.
         top_k: how many branches are summed, those of largest α, which is scaled to sum 1 over
             them; all of them if not given. The others are computed all the same.
-        residual_dropout: with residual sums, dropout of what a branch, and the feed-forward adds.
+        residual_dropout: with residual sums, dropout of the outputs of branches and feed-forward.
         ffn_dropout: dropout of the hidden layer, the same units in all branches of a shared one.
         ffn_activation: in the place of the ReLU of FFN; `"swiglu"` and `"geglu"` have a W₁ twice as
             wide.
@@ -323,8 +323,8 @@ class BranchedAttention(Attention):
         if self.start == "even":
             nn.init.constant_(weights, math.log(even) if self.weights == "softmax" else even)
             return
-        # No function of nn.init draws such points. What stays NaN is to be drawn: from_pretrained
-        # has them leave what is loaded as it is.
+        # No function of nn.init draws such points. `from_pretrained` has nn.init leave loaded
+        # numbers as they are, so that NaN marks the numbers that are to be drawn.
         nn.init.constant_(weights, math.nan)
         drawn = random_simplex(self.num_branches).to(weights)
         drawn = drawn.log() if self.weights == "softmax" else drawn

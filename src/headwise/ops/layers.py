@@ -32,7 +32,7 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
 
 
 def hidden_width(activation: str, ffn_dim: int) -> int:
-    """How wide the map into a hidden layer is that has `ffn_dim` units behind the activation.
+    """The width of the map into a hidden layer with `ffn_dim` units behind the activation.
 
     >>> hidden_width("relu", 8), hidden_width("swiglu", 8)
     (8, 16)

@@ -18,8 +18,8 @@ class Rotary:
 
     Args:
         positions: of the tokens of the call, integers `(time,)` or `(batch, time)`.
-        rates: the angles θᵢ in radians, `(r / 2,)`, of which `rotary_rates` gives the usual.
-        scale: what cosines and sines are multiplied by, as some ways to read longer texts do.
+        rates: the angles θᵢ in radians, `(r / 2,)`; `rotary_rates` computes the usual ones.
+        scale: factor of cosines and sines, which some methods for longer texts need.
 
     Shape:
         x `(batch, heads, time, head_dim)`; output the same.
