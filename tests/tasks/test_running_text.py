@@ -144,7 +144,7 @@ def test_sequences_without_a_word_to_hide_are_left_out(make):
     task, model = make(MaskedLanguageModelling, test=lines, evaluation={"draws": 3})
     (row,) = task.evaluate(model, "test", task.recipe.evaluation).scores[0].rows
     assert row[1] == 3 and len(task.splits["test"]) == 1
-    with pytest.raises(DataError, match="the test part has no word that could be hidden"):
+    with pytest.raises(DataError, match="the test split has no word that could be hidden"):
         make(MaskedLanguageModelling, test=lines[:1])
 
 
