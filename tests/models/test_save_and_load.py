@@ -47,7 +47,10 @@ def test_the_auto_classes_load_it(kind, tmp_path):
 
 def test_importing_the_models_registers_them_with_the_auto_classes(tmp_path):
     model("causal", "moa").config.save_pretrained(tmp_path)
-    code = "import sys, headwise.models; from transformers import AutoConfig as Auto; "
+    code = (
+        "import sys; before = [*sys.meta_path]; import headwise; assert sys.meta_path == before; "
+    )
+    code += "import headwise.models; from transformers import AutoConfig as Auto; "
     code += "print(type(Auto.from_pretrained(sys.argv[1])).__name__)"
     done = subprocess.run([sys.executable, "-c", code, tmp_path], capture_output=True, check=True)
     assert done.stdout.decode().strip() == "CausalLMConfig"
@@ -78,7 +81,8 @@ def test_a_system_that_cannot_start_so_is_refused_by_name():
         ({"decoder_cross": "moa"}, {"decoder_cross", "moa"}),
         ({"decoder_self": {"system": "agreement", "layers": [1]}}, {"decoder_self", "agreement"}),
         ({"decoder_cross": "weighted"}, {"decoder_cross", "weighted"}),
-        (PLANS["tim"], {"encoder_self", "tim"}),
+        ("tim", {"tim", "trained"}),  # also where a plan has too few layers for it
+        (PLANS["tim"], {"tim"}),
         (PLANS["moh"] | {"top_k": 1}, {"moh", "top_k"}),
     ):
         with pytest.raises(ValueError) as error:

@@ -45,7 +45,7 @@ _ASKED = re.compile(r"([^=,]+)=([^=,]+)(?:,([^=,]+)=(.+))?")  # SYSTEM=NAME[,OPT
 class _Ablation(NamedTuple):
     ablation: str  # one of the `supported_ablations` of a system
     unit: str  # what it removes, or else weighs
-    options: dict[str, int]
+    options: dict[str, Any]
     systems: dict[str, System]  # those that it changes, by their paths
     path: str = ""  # of the system of which it removes a unit; empty if it changes all of a kind
 

@@ -25,7 +25,7 @@ from headwise.heads.cache import AttentionCache
 from headwise.heads.system import AttentionOutput, System
 from headwise.models.adaptive import AdaptiveEmbedding
 from headwise.models.config import TransformerConfig
-from headwise.models.plan import LayerSpec, Plan, build_system
+from headwise.models.plan import LayerSpec, Plan, build_system, system_class
 from headwise.ops import IGNORED_LABEL
 from headwise.ops.layers import ACTIVATIONS, hidden_width, norm_of
 from headwise.ops.rotary import Rotary
@@ -220,14 +220,17 @@ class HeadwiseModel(PreTrainedModel):
             ValueError: the plan does not fit, or replaces a system other than standard attention,
                 or a system cannot start from standard attention with the same output.
         """
+        instead = (
+            "mae, gated, differential and moh alone start from trained attention; build a new "
+            "model with this plan"
+        )
+        everywhere = attention if isinstance(attention, str) else attention.get("system")
+        if everywhere and not issubclass(system_class(everywhere), MultiHeadAttention):
+            raise ValueError(f"{everywhere} cannot start from a trained model: {instead}")
         other = copy.deepcopy(self)
         config, before = other.config, other.config.systems()
         config.attention = copy.deepcopy(attention)  # type: ignore[assignment]
-        starts = "mae, gated, differential and moh alone start from trained attention"
-        try:
-            planned = config.systems()
-        except ValueError as error:
-            raise ValueError(f"{error} ({starts})") from error
+        planned = config.systems()
         for path, former in list(other.named_modules()):
             site, layer = getattr(former, "site", ""), getattr(former, "layer", 0)
             if not site or (spec := planned[site][layer]) == before[site][layer]:
@@ -236,8 +239,7 @@ class HeadwiseModel(PreTrainedModel):
             made: Any = build_system(spec, config, site, layer)
             if type(former) is not MultiHeadAttention or not isinstance(made, MultiHeadAttention):
                 raise ValueError(
-                    f"{where} cannot start from a trained {type(former).__name__}: {starts}; build "
-                    f"a new model with this plan"
+                    f"{where} cannot start from a trained {type(former).__name__}: {instead}"
                 )
             try:
                 made.init_from(former, neutral=neutral)

@@ -224,13 +224,11 @@ def with_identity_gates(
     if systems(model):
         yield
         return
+    attentions = find_attentions(model, layouts)
     with torch.device("meta"):  # no projection is allocated, and no random number drawn
-        made = [
-            (each, _made(MultiHeadAttention, each, {}), {})
-            for each in find_attentions(model, layouts)
-        ]
+        every = [(each, _made(MultiHeadAttention, each, {})) for each in attentions]
     try:
-        _attach(model, made)
+        _attach(model, [(each, system, {}) for each, system in every])
         with run_as_written():
             yield
     finally:
