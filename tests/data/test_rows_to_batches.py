@@ -108,7 +108,7 @@ def test_running_text_is_cut_between_lines(task, source):
         assert abs(len(text) - share * len(lines)) <= 1
 
 
-# --- 2: a share of the training part ----------------------------------------------------------
+# --- 2: a share of the training split ---------------------------------------------------------
 
 
 @pytest.mark.parametrize("task", TASKS)

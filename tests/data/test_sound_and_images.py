@@ -39,7 +39,7 @@ def test_the_middle_of_an_image_is_taken(shape, tmp_path):
 
 
 def test_photographs_are_divided_by_regions():
-    """Patches that overlap would be known in the test part."""
+    """Patches that overlap would be known in the test split."""
     data = {"path": "photographs", "size": 8, "train_fraction": 0.02}
     own = road("images", "built-in", data=data)
     patches = [set(own.task.rows[part]["pixels"]) for part in PARTS]

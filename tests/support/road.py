@@ -89,8 +89,8 @@ def road(
     """Returns a task on rows of its parts, `train` and those that are given, in files of their own.
 
     In place of the rows of a part, the paths of its files may be given. With `held_out`, the
-    training part is a stream, of which so many rows are the validation part and the next ones the
-    test part. `source` is one of `SOURCES`, or "built-in", which has no rows, or "text", of whose
+    training split is a stream; so many rows are the validation split and the next ones the
+    test split. `source` is one of `SOURCES`, or "built-in", which has no rows, or "text", of whose
     lines probes are made. Rows of three texts are a pair with its label.
     """
     folder = Path(mkdtemp(dir=_PLACE.name))
