@@ -142,3 +142,20 @@ def test_gates_of_sequences_normalise_by_the_batch_in_training(dropped: int) -> 
 def test_a_sequence_of_padding_alone_counts_in_no_balance() -> None:
     module = build("moa", balance="sequence")
     equal_to_the_loops(module, drawn(2, 3, DIM), key_padding_mask=padding(3, 0, time=3))
+
+
+def test_noise_of_a_learned_size_moves_routers_in_training_alone() -> None:
+    """Equation 3 of MoA: H(x) = x W_g + N(0, 1) · softplus(x W_noise)."""
+    module, x = build("moa", noisy=True), drawn(2, 3, DIM)
+    torch.testing.assert_close(module(x).output, expected(module, x)[0])
+    torch.manual_seed(3)
+    noise = torch.randn(2, 3, module.num_experts, dtype=torch.float64)
+    size = torch.log1p(torch.exp(x @ module.router_noise.weight.T))
+    probability = (x @ module.router.weight.T + noise * size).softmax(-1)
+    torch.manual_seed(3)
+    out = module.train()(x)
+    kept = probability.topk(2)
+    assert torch.equal(out.routing.indices, kept.indices)
+    shares = kept.values / kept.values.sum(-1, keepdim=True)
+    weights = torch.zeros_like(probability).scatter(-1, kept.indices, shares)
+    torch.testing.assert_close(out.routing.weights, weights)

@@ -22,7 +22,7 @@ CASES += [
     (n, p) for n, (kind, _) in NINE.items() for p in kind.presets if p in ("paper", "authors")
 ]
 FORMS = {  # other starts than those of defaults and presets
-    "mae": [{"gate": "uniform"}],
+    "mae": [{"gate_init": "xavier"}, {"gate": "uniform"}],
     "agreement": [{"routing": "simple"}, {"num_capsules": 4}],
     "weighted": [{"norm": "pre", "weights": "softmax", "start": "random"}],
     "gated": [{"gate": "elementwise"}],

@@ -34,7 +34,7 @@ GIVEN = ("num_heads", "num_branches", "embed_dim", "kdim", "vdim", "cross_attent
 # Shared heads of keys, norms, widths and biases, which all systems have.
 BLOCKS = ("num_key_value_heads", "qk_norm", "head_dim", "bias")
 # What draws numbers at a pass, changes the first weights alone, or has no equation of a paper.
-LEFT_OUT = ("dropout", "start", "dense", "causal_queries")
+LEFT_OUT = ("dropout", "noisy", "start", "gate_init", "dense", "causal_queries")
 
 
 @st.composite

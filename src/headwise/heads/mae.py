@@ -236,23 +236,26 @@ class ExpertGate(nn.Module):
     _before: tuple[Tensor, Tensor] | None = None
     _pending: "WeakSet[_Pass] | None" = None
 
-    def __init__(self, embed_dim: int, experts: int, hidden_dim: int, dropout: float) -> None:
+    def __init__(
+        self, embed_dim: int, experts: int, hidden_dim: int, dropout: float, init: str
+    ) -> None:
         super().__init__()
         self.norm: Any = nn.BatchNorm1d(embed_dim)
         self.hidden = nn.Linear(embed_dim, hidden_dim)
         self.output = nn.Linear(hidden_dim, experts)
-        self.dropout = dropout
+        self.dropout, self.init = dropout, init
 
-    def reset_parameters(self) -> None:
-        """Starts with equal experts, since the second map is zero."""
+    def reset_parameters(self, init: str | None = None) -> None:
         # By nn.init throughout, which from_pretrained makes spare what it has loaded.
         for ones in (self.norm.weight, self.norm.running_var):
             nn.init.ones_(ones)
         for zeros in (self.norm.bias, self.norm.running_mean, self.norm.num_batches_tracked):
             nn.init.zeros_(zeros)
-        nn.init.xavier_uniform_(self.hidden.weight)
-        for zeros in (self.hidden.bias, self.output.weight, self.output.bias):
-            nn.init.zeros_(zeros)
+        for linear in (self.hidden, self.output):
+            nn.init.xavier_uniform_(linear.weight)
+            nn.init.zeros_(linear.bias)
+        if (init or self.init) == "zero":
+            nn.init.zeros_(self.output.weight)
 
     def forward(self, given: GateInputs, *, fixed: bool) -> Tensor:
         """Gates `(batch, 1 or queries, experts)`; `fixed` computes as in evaluation."""
@@ -365,6 +368,8 @@ class MixtureOfAttentiveExperts(MultiHeadAttention):
         dropped_heads: t, how many heads an expert leaves out (MAE-7 of 8 heads: 1; MAE-6: 2).
         gate: `"learned"`, or `"uniform"` for UNI-MAE, which has no gate parameters.
         gate_hidden_dim, gate_dropout: width of the gate's hidden layer, and dropout after it.
+        gate_init: `"zero"` starts the gate's second map at zero, so that all experts are equal;
+            `"xavier"` draws both by Glorot's bound, which is far from equal already.
         gate_window: how many of the last inputs a gate of one query averages, of which padding
             counts nothing; all if None (the paper averages 100 in language modelling).
         causal_queries: whether the queries of cross-attention are a causal sequence, as a
@@ -405,11 +410,12 @@ class MixtureOfAttentiveExperts(MultiHeadAttention):
         gate: Literal["learned", "uniform"] = "learned",
         gate_hidden_dim: int = 256,
         gate_dropout: float = 0.1,
+        gate_init: Literal["zero", "xavier"] = "zero",
         gate_window: int | None = None,
         causal_queries: bool = True,
         **options: Any,
     ) -> None:
-        check_choice(gate=(gate, ("learned", "uniform")))
+        check_choice(gate=(gate, ("learned", "uniform")), gate_init=(gate_init, ("zero", "xavier")))
         check_range(dropped_heads=(dropped_heads, 1, num_heads - 1))
         check_range(gate_window=(1 if gate_window is None else gate_window, 1, inf))
         experts = comb(num_heads, dropped_heads)
@@ -417,8 +423,8 @@ class MixtureOfAttentiveExperts(MultiHeadAttention):
         self.num_experts, self.dropped_heads = experts, dropped_heads
         self.gate_window, self.causal_queries = gate_window, causal_queries
         self.register_buffer("left_out", torch.empty(experts, num_heads), persistent=False)
-        sizes = (embed_dim, experts, gate_hidden_dim)
-        self.gate = ExpertGate(*sizes, gate_dropout) if gate == "learned" else None
+        how = (gate_hidden_dim, gate_dropout, gate_init)
+        self.gate = ExpertGate(embed_dim, experts, *how) if gate == "learned" else None
         self._reset_gate()
 
     @classmethod
@@ -446,7 +452,7 @@ class MixtureOfAttentiveExperts(MultiHeadAttention):
     def init_neutral(self) -> None:
         """Starts the gate anew: each head is scaled by 1, but in F steps."""
         if self.gate is not None:
-            self.gate.reset_parameters()
+            self.gate.reset_parameters("zero")
 
     def combine(self, heads: Tensor, inputs: AttentionInputs, state: Any) -> tuple[Tensor, Routing]:
         draws = self.training and self.step != "joint"

@@ -60,6 +60,7 @@ class MixtureOfAttentionHeads(Attention):
         balance_coef, z_coef: α and β.
         per_batch: divide the losses by the number of the batch's tokens. The authors' code does,
             as it adds them once to a sum over tokens; by default they are added to a mean.
+        noisy: add noise to the router's logits in training, of a learned size (equation 3).
         num_key_value_heads: how many heads each expert has, one for each shared head of keys. Shen
             et al. 2024, *JetMoE*, https://arxiv.org/abs/2404.07413.
         bias: whether the shared projections of keys and values have one; the equations lack it.
@@ -103,6 +104,7 @@ class MixtureOfAttentionHeads(Attention):
         balance_coef: float = 0.01,
         z_coef: float = 0.001,
         per_batch: bool = False,
+        noisy: bool = False,
         num_key_value_heads: int = 1,
         bias: bool | Literal["qkv"] = False,
         **options: Any,
@@ -117,6 +119,7 @@ class MixtureOfAttentionHeads(Attention):
         self.balance = balance
         self.balance_coef, self.z_coef, self.per_batch = balance_coef, z_coef, per_batch
         self.router = nn.Linear(embed_dim, num_experts, bias=False)
+        self.router_noise = nn.Linear(embed_dim, num_experts, bias=False) if noisy else None
         self.k_proj = nn.Linear(self.kdim, width, bias=bool(bias))
         self.v_proj = nn.Linear(self.vdim, width, bias=bool(bias))
         self.expert_query = nn.Parameter(torch.empty(num_experts, embed_dim, width))
@@ -151,7 +154,9 @@ class MixtureOfAttentionHeads(Attention):
 
     def reset_parameters(self) -> None:
         """Draws all maps afresh but the router, which starts at zero."""
-        nn.init.zeros_(self.router.weight)
+        for linear in (self.router, self.router_noise):
+            if linear is not None:
+                nn.init.zeros_(linear.weight)
         for proj in (self.k_proj, self.v_proj):
             draw_linear(proj)
         # Each expert is a map of its own, so Glorot's bound is that of one expert.
@@ -174,6 +179,9 @@ class MixtureOfAttentionHeads(Attention):
     def route(self, query: Tensor) -> TokenRouting:
         """The experts of each token, and their weights."""
         logits = in_float32(self.router, query)
+        if self.router_noise is not None and self.training:
+            size = F.softplus(in_float32(self.router_noise, query))
+            logits = logits + torch.randn_like(logits) * size
         logits, chosen = self.ablate_logits(logits, self.top_k)
         scales = logits.softmax(-1)
         if chosen == self.num_experts:
