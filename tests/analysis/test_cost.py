@@ -41,7 +41,7 @@ def test_products_of_the_standard_model_by_hand():
 def test_the_table_has_what_the_answer_has(tmp_path):
     recipe = write_recipe("translation", tmp_path)
     found = answer("cost", recipe, "--systems", "standard,mae")
-    assert found["lengths"] == {"encoder": 7, "decoder": 5}
+    assert found["lengths"] == {"encoder": 10, "decoder": 10}
     printed = run("cost", recipe, "--systems", "standard,mae").stdout
     for system, cost in found["systems"].items():
         (row,) = [line.split() for line in printed.splitlines() if line.split()[:1] == [system]]
@@ -49,7 +49,9 @@ def test_the_table_has_what_the_answer_has(tmp_path):
         units = {"k": 1e3, "M": 1e6}
         read = [float(each.rstrip("kM")) * units.get(each[-1], 1) for each in row[1:]]
         assert read == pytest.approx(numbers, rel=0.005)
-    assert "7 positions in the encoder and 5 positions in the decoder" in " ".join(printed.split())
+    assert "10 positions in the encoder and 10 positions in the decoder" in " ".join(
+        printed.split()
+    )
 
 
 class Asking(hw.MultiHeadAttention):

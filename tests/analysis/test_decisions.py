@@ -329,7 +329,7 @@ def test_a_module_of_ones_own_in_training():
 
 
 def test_what_cannot_be_read_is_told():
-    with pytest.raises(ValueError, match="Linear without any system"):
+    with pytest.raises(ValueError, match="Linear without an"):
         collect(nn.Linear(2, 2), [])
 
 

@@ -1,4 +1,4 @@
-"""`headwise.analyse` and `headwise analyse`: analyses of models, of runs, and of models on a text."""
+"""`headwise.analyse` and `headwise analyse`: of a model, of runs, and of models on a text."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from operator import length_hint

@@ -318,7 +318,7 @@ def other_scores(comparison: Comparison) -> Section | None:
     rows: dict[str, dict[str, str]] = {}
     for score in comparison.scores[comparison.scores["family"] != RANKING].itertuples():
         heading = _lines(str(score.test) if score.test != TEST else "", _heading(score))
-        has_difference = math.isfinite(score.difference)  # type: ignore[arg-type]
+        has_difference = math.isfinite(score.difference)
         apart = f"Δ {_difference(score)}".replace("\n", " ") if has_difference else ""
         rows.setdefault(str(score.system), {})[heading] = _lines(_value(score), apart)
     text = "As above; Δ is the difference to the baseline, and a star marks it as significant."

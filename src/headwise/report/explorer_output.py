@@ -19,8 +19,8 @@ class Outputs:
     """The outputs of a model on one input: of the whole model, and then without each part.
 
     A model of tokens or classes says how probable each is, and its loss is -log p of the true ones.
-    Of other outputs the loss is the squared error. Without true labels, the predictions of the
-    whole model are the labels.
+    Of other outputs the loss is the squared error. Without true labels, the predictions of
+    the whole model are the labels.
     """
 
     def __init__(self, model: Any, given: ModelInput) -> None:
