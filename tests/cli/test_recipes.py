@@ -285,6 +285,12 @@ def test_set_changes_the_recipe(small, change, system, expected):
     assert found["task"] == "translation" and found["training"]["log_every"] == 10
 
 
+def test_a_number_sign_in_the_name_of_a_file_begins_no_comment():
+    for name in ("notes #2.txt", "1e3 a", "#1"):
+        found = resolved("lm-pydoc", f"data.files.train={name}", system="standard")
+        assert found["data"]["files"] == {"train": str(Path(name).absolute())}
+
+
 def test_other_data_keep_numbers_and_lose_what_belongs_to_the_source():
     changes = ("data.files.test=b.tsv", "data.files.train=a.tsv")  # in any order
     found = resolved("classify-docstrings", *changes, system="standard")["data"]
@@ -306,6 +312,7 @@ def test_what_names_a_folder_of_a_run_has_the_system_and_stays_where_it_is(small
     {
         "data.train=a.txt": {"data.files.train"},
         "data.files.train=007": {"data.files.train", "quotes"},
+        "data.files.train=1e3": {"data.files.train", "quotes"},
         "data.options.langauge=de": {"langauge", "'language'"},
         "data.options.language=7": {"data.options.language", "7"},
         "model.vocab_size=9": {"model.vocab_size", "leave it out"},

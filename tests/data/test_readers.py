@@ -148,6 +148,11 @@ BAD: dict[str, tuple[str, dict[str, bytes], Iterable[str]]] = {
         {"a.tsv", "label", "score"},
     ),
     "ragged": ("classification", {"a.tsv": table("x", "y", "z\t1\t2")}, {"a.tsv", "22", "2"}),
+    "a field of two lines": (  # marks have no meaning in a .tsv
+        "classification",
+        {"a.tsv": table('"a text', 'that goes on"\t1')},
+        {"a.tsv", "22", "1"},
+    ),
     "one name twice": (
         "classification",
         {"a.tsv": text("sentence\tlabel\tlabel", "x\t1\t2")},

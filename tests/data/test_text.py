@@ -41,12 +41,25 @@ def test_any_text_comes_back(own, text):
         assert max(ids) < len(tokenizer)
 
 
-def test_special_tokens_are_names_in_a_text_of_subwords_and_no_tokens():
-    text = "<pad> a <bos> b <eos> c <unk>"
-    own = road("translation", "files", in_each_part([(text, text)] * 3))
-    batch = own.batch("train", [0])
-    assert (batch["input_ids"] < 4).sum() == (batch["labels"] < 4).sum() == 1  # the end
-    assert own.rows()[0] == (text, text)
+@pytest.mark.parametrize("task", [task for task in OF_TEXTS if task != "probing"])
+def test_special_tokens_are_names_in_a_text_of_subwords_and_no_tokens(task):
+    """But the mask of a masked language model. Also for the tokenizer that a run saves."""
+    names = ["<pad>", "<bos>", "<eos>", "<unk>", "</s>", "<s>", "[PAD]", "<|endoftext|>"]
+    text = " a ".join([*names, *["<mask>"] * (task != "masked-language-modelling")])
+    other = text if task == "translation" else "x"
+    rows = [(text, other), (text, other if task == "translation" else "y")] * 3
+    rows = rows if task in ("translation", *LABELLED) else [text] * 3
+    own = road(
+        task, "files", in_each_part(rows), data={"max_length": 512} if task in LABELLED else {}
+    )
+    for tokenizer in own.tokenizers.values():
+        ids = tokenizer(text, add_special_tokens=False)["input_ids"]
+        assert not {*ids} & {*tokenizer.all_special_ids}
+        assert tokenizer.decode(ids).strip() == text
+    if task == "translation":
+        batch = own.batch("train", [0])
+        assert (batch["input_ids"] < 4).sum() == (batch["labels"] < 4).sum() == 1  # the end
+        assert own.rows()[0] == (text, text)
 
 
 @pytest.mark.parametrize("joint", [True, False])

@@ -2,6 +2,7 @@
 
 import copy
 import gc
+import pickle
 import weakref
 
 import pytest
@@ -60,18 +61,21 @@ def test_extreme_inputs_give_finite_numbers(name, kind):
 
 @each_system
 def test_in_half_precision_all_masks_hide_the_same(name):
-    """True, -inf, and -1e4, which float16 can hold where its smallest number would overflow."""
+    """True, -inf, -1e4, and of float32 also what is less than float16 can hold."""
     dtype = torch.float16
     module = build(name, dtype=dtype)
     x, hidden = inputs(BATCH, TIME, dtype=dtype), padding(5, 3, 2, time=TIME)
-    expected = module(x, key_padding_mask=hidden)
+    later = torch.ones(TIME, TIME, dtype=torch.bool).triu(1)
+    expected = module(x, key_padding_mask=hidden, attn_mask=later)
     assert all(each.isfinite().all() for each in numbers_of(expected))
-    for value in (float("-inf"), -1e4):
-        mask = torch.zeros(BATCH, TIME, dtype=dtype).masked_fill(hidden, value)
-        found = module(x, key_padding_mask=mask)
+    least = torch.finfo(torch.float32).min
+    for value in (float("-inf"), -1e4, -1e9, least):
+        of = {"dtype": torch.float32 if value in (-1e9, least) else dtype}
+        pads, pairs = (torch.zeros(m.shape, **of).masked_fill(m, value) for m in (hidden, later))
+        found = module(x, key_padding_mask=pads, attn_mask=pairs)
         torch.testing.assert_close(found.output[~hidden], expected.output[~hidden])
     other = x.masked_fill(hidden.unsqueeze(-1), 7.0)
-    found = module(other, key_padding_mask=hidden)
+    found = module(other, key_padding_mask=hidden, attn_mask=later)
     torch.testing.assert_close(found.output[~hidden], expected.output[~hidden])
 
 
@@ -199,6 +203,35 @@ def test_gradients_are_finite_differences(name, train):
 
     given = [inputs(2, TIME).requires_grad_(), *parameters.values()]
     assert torch.autograd.gradcheck(compute, given, fast_mode=True)
+
+
+@each_system
+def test_a_batch_of_no_sequences_trains_nothing(name):
+    """A shard, or a filter, may leave none: the loss is finite, and no statistic moves."""
+    module = build(name, train=True)
+    statistics = {label: buffer.clone() for label, buffer in module.named_buffers()}
+    for masks in ({}, {"is_causal": True}, {"key_padding_mask": PADDING[:0]}):
+        out = module(inputs(0, TIME), **masks)
+        assert out.output.shape == (0, TIME, 12)
+        (out.output.sum() + hw.auxiliary_loss(module)).backward()
+        assert hw.auxiliary_loss(module).isfinite()
+    assert not any(p.grad.any() for p in module.parameters() if p.grad is not None)
+    torch.testing.assert_close(dict(module.named_buffers()), statistics)
+
+
+@each_system
+def test_in_the_middle_of_a_step_a_copy_is_its_own(name):
+    """As averages of weights make them, where the loss of a pass is still to go backward."""
+    module = build(name, train=True)
+    loss = weighed(module(inputs()).output)
+    twins = [copy.deepcopy(module), pickle.loads(pickle.dumps(module))]
+    (loss + hw.auxiliary_loss(module)).backward()
+    assert any(p.grad is not None and p.grad.any() for p in module.parameters())
+    for twin in twins:
+        assert all(p.grad is None for p in twin.parameters())
+        expected, found = (each.eval()(inputs(time=2) * 0 + 1).output for each in (module, twin))
+        torch.testing.assert_close(found, expected)
+    assert module.routing_loss is None or module.routing_loss.requires_grad
 
 
 def alive(references):

@@ -89,6 +89,18 @@ def test_standard_attention_is_pytorchs(mask, widths):
         torch.testing.assert_close(*slopes, **EXACT)
 
 
+@pytest.mark.parametrize("keys", [2, TIME, KEYS])
+def test_a_causal_query_reads_as_many_keys_as_it_is_late(keys):
+    """Of any number of keys the first ones, whether its weights are asked for or not."""
+    their, query, memory = theirs(DIM, HEADS), inputs(), inputs(BATCH, keys)
+    ours = hw.MultiHeadAttention.from_attention(their)
+    later = torch.ones(TIME, keys, dtype=torch.bool).triu(1)
+    expected = their(query, memory, memory, attn_mask=later, average_attn_weights=False)
+    found = ours(query, memory, is_causal=True, need_weights=True)
+    torch.testing.assert_close((*found,), expected, **EXACT)
+    torch.testing.assert_close(ours(query, memory, is_causal=True).output, expected[0], **EXACT)
+
+
 STARTING = {
     "standard": {},
     "mae": {"dropped_heads": 2},
@@ -121,6 +133,22 @@ def test_what_starts_from_an_attention_computes_the_same(name, masks, sizes):
             for parameter in made.parameters():
                 parameter.add_(1)
         torch.testing.assert_close(source(x, *memory, **asked)[0], expected, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("name", STARTING)
+def test_a_head_that_attends_to_nothing_adds_nothing(name):
+    """Beside others that do; whether weights are asked for or not."""
+    their, x = theirs(DIM, HEADS), inputs()
+    ours = NINE[name.split()[0]][0].from_attention(their, **STARTING[name])
+    hidden = torch.zeros(BATCH, HEADS, TIME, TIME, dtype=torch.bool)
+    hidden[0, 1] = hidden[1, 0] = hidden[1, 3] = True
+    flat = hidden.flatten(0, 1)
+    expected = their(x, x, x, attn_mask=flat, need_weights=False)[0]
+    for mask in (hidden, flat, torch.zeros(flat.shape).double().masked_fill(flat, float("-inf"))):
+        torch.testing.assert_close(ours(x, attn_mask=mask).output, expected, **EXACT)
+        out = ours(x, attn_mask=mask, need_weights=True)
+        torch.testing.assert_close(out.output, expected, **EXACT)
+        assert not out.weights[hidden].any() and out.weights.isfinite().all()
 
 
 def test_the_heads_of_an_attention_that_share_keys_are_taken_over():
@@ -294,6 +322,17 @@ def test_every_attention_is_called_by_pytorchs_layers(name, gradients):
                 expected = layer.norm2(expected + layer.linear2(layer.linear1(expected).relu()))
             got = model(x, **masks, **({"mask": CAUSAL} if causal else {}))
             torch.testing.assert_close(got[~HIDDEN], expected[~HIDDEN], **EXACT)
+
+
+@pytest.mark.parametrize("name", ATTENTIONS)
+def test_in_a_decoder_of_pytorch_no_later_token_is_read(name):
+    """By neither of its attentions: the queries of the second come one after another too."""
+    layer = stack(nn.TransformerDecoderLayer).eval().layers[0]
+    layer.self_attn, layer.multihead_attn = build(name), build(name)
+    x, memory, causal = inputs(), inputs(BATCH, 4), {"tgt_mask": CAUSAL, "tgt_is_causal": True}
+    expected = layer(x, memory, **causal)
+    x[:, 3:] += 1
+    torch.testing.assert_close(layer(x, memory, **causal)[:, :3], expected[:, :3], **EXACT)
 
 
 @pytest.mark.parametrize(("name", "batch_first"), [("mae", False), ("weighted", True)])

@@ -8,7 +8,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.tiny_models import PLANS, QUICK, ModelSubject, blocks, model
+from support.tiny_models import PLANS, QUICK, ModelSubject, blocks, inputs, model
 
 from headwise.testing import laws
 
@@ -72,6 +72,29 @@ def test_steps(kind, system, data, seed, left):
     made = subject(kind, system, **data.draw(blocks(kind)))
     padding = torch.tensor([[1, 1, 0], [0, 0, 0], [1, 0, 0]]).bool() if left else None
     laws.steps_equal_one_pass(made, padding=padding, seed=seed)
+
+
+@pytest.mark.parametrize("kind", ["causal", "seq2seq"])
+@pytest.mark.parametrize("system", SYSTEMS)
+def test_asking_for_attention_weights_shows_no_future(kind, system):
+    made, given_ = model(kind, system), inputs(kind)
+    out = made(**given_, output_attentions=True)
+    torch.testing.assert_close(out.logits, made(**given_).logits)
+    assert len(out.attentions) == 2 and not any(w.triu(1).any() for w in out.attentions)
+
+
+@pytest.mark.parametrize("system", SYSTEMS)
+def test_a_source_of_padding_alone_is_read_as_nothing(system):
+    made, given_ = model("seq2seq", system), inputs("seq2seq")
+    given_["attention_mask"] = torch.tensor([[1], [0], [1]]).expand_as(given_["input_ids"])
+    out = made(**given_, labels=given_["decoder_input_ids"])
+    out.loss.backward()
+    assert out.logits.isfinite().all()
+    assert all(p.grad.isfinite().all() for p in made.parameters() if p.grad is not None)
+    given_["input_ids"][1] = 7
+    torch.testing.assert_close(made(**given_).logits, out.logits)
+    alone = {name: each[:1] for name, each in given_.items()}
+    torch.testing.assert_close(made(**alone).logits, out.logits[:1])
 
 
 def loaded(made):

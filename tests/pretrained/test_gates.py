@@ -121,6 +121,7 @@ REFUSED = [
     (lambda: hw.gate_heads(build("bert"), hw.DifferentialAttention), {"mae, gated, moh,"}),
     (lambda: hw.gate_heads(build("bert"), layers=[2]), {"layers", "2", "0, 1"}),
     (lambda: hw.gate_heads(build("bert"), num_heads=4), {"num_heads", "gate_window"}),
+    (lambda: hw.gate_heads(build("llama"), "moh", router="query-norm"), {"router", "top_k"}),
     (lambda: hw.gate_heads(nn.Linear(2, 2)), {"Linear"}),
     (lambda: hw.gate_heads(build("bert"), layers=[]), {"no attention"}),
     (
@@ -227,6 +228,8 @@ def test_gates_are_loaded_over_the_model_they_were_saved_from_alone(tmp_path):
     stays(build("bert to bert"), "encoder_self", "decoder_self")
     (tmp_path / "empty").mkdir()
     stays(build("bert"), "empty", "save_gates", folder=tmp_path / "empty")
+    model.save_pretrained(tmp_path / "whole")  # as transformers' Trainer does
+    stays(build("bert"), "whole", "save_gates", folder=tmp_path / "whole")
     file = tmp_path / "head_gates.safetensors"
     whole = load_file(file)
     with safe_open(file, "pt") as held:

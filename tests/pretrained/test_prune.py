@@ -3,6 +3,7 @@
 import copy
 import json
 
+import numpy as np
 import pytest
 import torch
 import transformers as tf
@@ -68,10 +69,17 @@ def test_heads_are_pruned_at_once_or_one_after_another(name, data):
     with without(model, {path: gone}, of=size["heads"]):
         given = called(name, model)
         assert_near(once(**given).logits, model(**given).logits)
-    for number, head in enumerate(gone if group == 1 else []):
-        hw.prune_heads(model, {path: [head - number]})  # its number has become smaller
+    steps = [[head] for head in gone] if group == 1 else [gone[each::less] for each in range(less)]
+    for number, step in enumerate(steps):
+        # Numbers have become smaller, by the heads before that are gone, and are any integers.
+        before = [head for each in steps[:number] for head in each]
+        now = [head - sum(each < head for each in before) for head in step]
+        ablated = copy.deepcopy(model)
+        hw.prune_heads(model, {path: [*np.array(now)]})
+        with hw.ablated(ablated, path, head=[*np.array(now)]):
+            assert_near(ablated(**given).logits, model(**given).logits)
     for one, other in zip(once.parameters(), model.parameters(), strict=True):
-        assert group > 1 or torch.equal(one, other)
+        assert torch.equal(one, other)
 
 
 @pytest.mark.parametrize("evenly", [True, False])
@@ -123,7 +131,19 @@ def computed(change):
 
 REFUSED = [
     (lambda: build("gpt2"), {"transformer.h.0.attn": [4]}, {"h.0.attn", "4", "3"}),
-    (lambda: build("gpt2"), {"transformer.h.1.attn": range(4)}, {"h.1.attn", "not all"}),
+    (lambda: build("gpt2"), {"transformer.h.0.attn": [-1]}, {"h.0.attn", "-1", "3"}),
+    (lambda: build("gpt2"), {"transformer.h.0.attn": [1.5]}, {"h.0.attn", "1.5", "3"}),
+    (lambda: build("gpt2"), {0: [1]}, {"0", "h.0.attn"}),  # no numbers of layers
+    (
+        lambda: hw.prune_heads(build("gpt2"), {"transformer.h.0.attn": [0]}),
+        {"transformer.h.0.attn": [3]},  # there are three left
+        {"h.0.attn", "3", "2"},
+    ),
+    (
+        lambda: build("gpt2"),  # the first alone could be cut
+        {"transformer.h.0.attn": [0], "transformer.h.1.attn": range(4)},
+        {"h.1.attn", "not all"},
+    ),
     (lambda: build("gpt2"), {"lm_head": [0]}, {"lm_head", "h.0.attn"}),
     (
         lambda: build("llama"),

@@ -3,6 +3,7 @@
 `record` and `ablated` against plain computations on the models' own weights.
 """
 
+import numpy as np
 import pytest
 import torch
 from support.architectures import (
@@ -41,6 +42,12 @@ def test_an_ablated_head_gives_zeros_to_the_projection(name):
         with without(model, {path: [1]}):
             assert_near(ablated, model(**given).logits)
         assert not torch.equal(ablated, before)
+    with hw.ablated(model, path, head=[0, 2]):
+        ablated = model(**given).logits
+    with hw.ablated(model, path, head=np.int64(2)), hw.ablated(model, path, head=torch.tensor(0)):
+        assert_near(model(**given).logits, ablated)  # what is open at once adds up
+    with without(model, {path: [0, 2]}):
+        assert_near(ablated, model(**given).logits)
     assert torch.equal(model(**given).logits, before)
     assert list(model.state_dict()) == names
     assert torch.equal(torch.get_rng_state(), state)  # nothing is drawn
