@@ -18,7 +18,7 @@ def world(tmp_path_factory):
         for system in ("gated", "moa"):
             tests = f"data.tests={{valid: {{files: {{test: {folder}/validation.tsv}}}}}}"
             line = ("train", recipe, "--system", system, "--output", folder / system)
-            answer(*line, "--set", tests)
+            assert run(*line, "--set", tests).exit_code == 0
         yield folder
 
 
@@ -39,9 +39,9 @@ def test_what_was_found_after_training_is_found_again(world):
     """On the test part, and on the items of another part under a name of their own."""
     kept = json.loads((world / "moa" / "result.json").read_text(encoding="utf-8"))
     assert scores(world / "moa") == [(of["name"], of["value"]) for of in kept["scores"]]
-    validation = scores(world / "moa", "--part", "validation")
+    validation = scores(world / "moa", "--split", "validation")
     assert validation == [(of["name"], of["value"]) for of in kept["tests"]["valid"]]
-    assert validation == scores(world / "moa", "--part", "valid")
+    assert validation == scores(world / "moa", "--split", "valid")
     assert not any(of["rows"] for of in kept["scores"])
     outcome = json.loads((world / "moa" / "outcome.json").read_text(encoding="utf-8"))
     assert len(outcome["scores"][0]["rows"]) == 80
@@ -50,8 +50,8 @@ def test_what_was_found_after_training_is_found_again(world):
 @pytest.mark.parametrize("part", ["train", "validation"])
 def test_other_data_are_evaluated_as_a_part_is(world, part):
     data = f"data.tests.more={{files: {{test: {world}/{part}.tsv}}, columns: {{text: text}}}}"
-    data = ("--part", "more", "--set", data)
-    assert scores(world / "moa", *data) == scores(world / "moa", "--part", part)
+    data = ("--split", "more", "--set", data)
+    assert scores(world / "moa", *data) == scores(world / "moa", "--split", part)
 
 
 def test_an_ablation_changes_what_a_run_computes(world):
@@ -71,7 +71,7 @@ def test_runs_are_compared_on_the_same_items(world, moa):
     difference = found["scores"][0]["value"] - found["against"]["scores"][0]["value"]
     assert found["difference"]["value"] == pytest.approx(difference)
     itself = answer("evaluate", moa, "--against", moa)["difference"]
-    assert (itself["value"], itself["p"], itself["over"]) == (0, 1, "items")
+    assert (itself["value"], itself["p"], itself["variance_source"]) == (0, 1, "items")
     ablated = answer("evaluate", moa, "--against", world / "moa", "--ablate", ONE_EXPERT)
     assert ablated["against"]["scores"] == found["scores"] != ablated["scores"]
 
@@ -95,7 +95,7 @@ def test_runs_on_other_items_are_not_compared(world, moa, tmp_path):
 def test_a_model_of_other_data_is_refused_by_what_differs(world, moa, tmp_path):
     rows = (world / "train.tsv").read_text(encoding="utf-8").replace("\tdull", "\tdim")
     (tmp_path / "dim.tsv").write_text(rows, encoding="utf-8")
-    done = run("evaluate", moa, "--set", f"data.files.train={tmp_path}/dim.tsv", "--part", "train")
+    done = run("evaluate", moa, "--set", f"data.files.train={tmp_path}/dim.tsv", "--split", "train")
     assert done.exit_code == 2 and "dim" in done.stderr, done.output
 
 

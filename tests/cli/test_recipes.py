@@ -10,12 +10,10 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 from support.recipes import RecipeError, resolved, shipped, variants
-from support.tiny_tasks import RECIPES, answer
+from support.tiny_tasks import RECIPES, answer, run
 
 import headwise as hw
-from headwise.models.plan import SYSTEMS
-from headwise.recipes.document import OFFLINE
-from headwise.recipes.keys import keys_of
+from headwise.recipes.document import OFFLINE, listed_recipes
 from headwise.recipes.pretrained import pretrained_model
 from headwise.recipes.recipe import TASKS, load_recipe, task_class
 from headwise.yaml import read_yaml, write_yaml
@@ -102,35 +100,23 @@ def test_a_shipped_recipe_builds_its_models(name):
 
 
 def test_what_is_listed_is_what_is_shipped():
-    listed = answer("recipes")
-    assert {each["name"] for each in listed} == set(SHIPPED)
+    listed, printed = listed_recipes(), " ".join(run("recipes").stdout.split())
+    assert {each.name for each in listed} == set(SHIPPED)
     for each in listed:
-        written = SHIPPED[each["name"]]
-        assert each["task"] == written["task"]
-        assert each["systems"] == len(written["systems"])
+        written = SHIPPED[each.name]
+        assert (each.task, each.systems) == (written["task"], len(written["systems"]))
         steps = written["training"].get("max_steps") or written["training"]["epochs"]
-        assert each["budget"].split()[0].replace(",", "") == str(steps)
-    offline = {each["task"] for each in listed if each["is_offline"]}
-    assert offline == set(RECIPES)
-    assert answer("recipes", "lm-pydoc") == SHIPPED["lm-pydoc"]
+        assert each.budget.split()[0].replace(",", "") == str(steps)
+        assert each.name in printed
+    assert {each.task for each in listed if each.is_offline} == set(RECIPES)
+    assert yaml.safe_load(run("recipes", "lm-pydoc").stdout) == SHIPPED["lm-pydoc"]
     built_in = {name for task in TASKS for name in task_class(task).built_in}
     assert built_in - {"senteval"} == OFFLINE
 
 
-@pytest.mark.parametrize("name", [*TASKS, *SYSTEMS])
-def test_every_key_of_a_task_and_of_a_system_is_told_with_its_meaning(name):
-    found = answer("recipes", "--keys", name)
-    assert found == [key._asdict() for key in keys_of(name)]
-    assert not [key for key in found if not key["meaning"]]
-    names = {key["name"] for key in found}
-    some = {"training.rules", "model.embed_dim", "data.files", "systems.NAME.model"}
-    assert name in SYSTEMS or some <= names
-    assert "model.vocab_size" not in names
-
-
 # Sizes that the papers print, in millions; `more` weights are those of a larger vocabulary.
 MOA, MLM = "moa-wmt14-en-de", "moa-wikitext103-mlm"
-WEIGHTED, ROUTED, BERT = "weighted-wmt14-en-de", "agreement-wmt14-en-de", "tim-bert"
+WEIGHTED, BERT = "weighted-wmt14-en-de", "tim-bert"
 PRINTED = {
     (MOA, 4800 * 512): {
         "moa-base": 65,
@@ -170,33 +156,6 @@ PRINTED = {
 def test_the_sizes_of_models_are_the_papers(name, more):
     for system, millions in PRINTED[name, more].items():
         assert (parameters(name, system) + more) / 1e6 == pytest.approx(millions, rel=0.03), system
-
-
-MACS = {"standard": 604, "moa-base": 628, "moa-a": 841, "moa-b": 841, "moa-c": 524}
-MACS |= {"moa-d": 631, "moa-e": 841, "moa-f": 654, "moa-big": 1220}
-
-
-def test_macs_are_those_that_the_moa_paper_counts():
-    """Those of products with weights, of ten tokens on each side."""
-    found = {system: cost(MOA)[system]["linear_macs"] / 1e6 for system in MACS}
-    assert found == pytest.approx(MACS, rel=0.003)
-
-
-@pytest.mark.parametrize(
-    ("system", "millions"),
-    {"em-encoder": 12.6, "em-layers-1-3": 6.3, "agreement": 4.2, "em-layer-1": 2.1}.items(),
-)
-def test_routing_adds_what_its_paper_says(system, millions):
-    added = parameters(ROUTED, system) - parameters(ROUTED, "standard")
-    assert added / 1e6 == pytest.approx(millions, abs=0.05)
-
-
-def test_branches_add_two_scalars_each():
-    """And they do without the bias between an attention and its feed-forward."""
-    kinds = {"-2-layers": (2, 8), "-4-layers": (4, 8), "": (6, 8), "-large": (6, 16)}
-    for kind, (layers, branches) in kinds.items():
-        more, less = (parameters(WEIGHTED, f"{of}{kind}") for of in ("weighted", "standard"))
-        assert more - less == 2 * layers * (2 * branches - 64 * branches)
 
 
 # --- what a system, a data set and `--set` make of a recipe --------------------------------------

@@ -79,7 +79,7 @@ def test_runs_on_a_cluster_are_those_of_one_process_and_one_that_raises_is_told(
 ):
     trouble("raises")
     systems = "standard,gated,troubled"
-    running = start(*command(recipe, tmp_path / "runs", systems, "--on", address))
+    running = start(*command(recipe, tmp_path / "runs", systems, "--ray-address", address))
     status, said = ended(running)
     assert status == 1 and "troubled" in said and "no heads today" in said
     there = runs(tmp_path / "runs")
@@ -95,14 +95,17 @@ def test_a_run_whose_process_or_worker_is_killed_goes_on_to_the_same_result(
 ):
     at_work = trouble("waits")
     folder = tmp_path / "runs"
-    running = start(*command(recipe, folder, "troubled,gated", "--on", address))
+    running = start(*command(recipe, folder, "troubled,gated", "--ray-address", address))
     run, worker = wait_for_work(running, at_work, folder / "troubled-seed1")
     os.kill(run if who == "run" else worker, signal.SIGKILL)
     trouble(None)
     status, said = ended(running)
     if status != 0:  # the next command goes on, where this one says that the run was lost
         assert who == "run" and "troubled" in said and "SIGKILL" in said
-        assert ended(start(*command(recipe, folder, "troubled,gated", "--on", address)))[0] == 0
+        assert (
+            ended(start(*command(recipe, folder, "troubled,gated", "--ray-address", address)))[0]
+            == 0
+        )
     # `troubled` is the standard system, once its trouble is over.
     assert result(folder / "troubled-seed1") == result(here["standard-seed1"])
     assert result(folder / "gated-seed1") == result(here["gated-seed1"])
@@ -113,12 +116,14 @@ def test_ctrl_c_stops_the_cluster_and_the_same_command_goes_on(
 ):
     at_work = trouble("waits")
     folder = tmp_path / "runs"
-    running = start(*command(recipe, folder, "troubled", "--on", address), start_new_session=True)
+    running = start(
+        *command(recipe, folder, "troubled", "--ray-address", address), start_new_session=True
+    )
     wait_for_work(running, at_work, folder / "troubled-seed1")
     os.killpg(running.pid, signal.SIGINT)
     time.sleep(3)
     trouble(None)  # the step at hand is finished
     assert ended(running)[0] == 130
     assert not runs(folder) and has_checkpoint(folder / "troubled-seed1")
-    assert ended(start(*command(recipe, folder, "troubled", "--on", address)))[0] == 0
+    assert ended(start(*command(recipe, folder, "troubled", "--ray-address", address)))[0] == 0
     assert result(folder / "troubled-seed1") == result(here["standard-seed1"])

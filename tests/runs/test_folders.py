@@ -84,7 +84,7 @@ def test_the_score_of_a_part_is_that_of_what_is_predicted_for_its_texts(finished
     labels = texts_of(recipe.parent, part)
     made = predicted(finished, [*labels])
     right = [each["label"] == label for each, label in zip(made, labels.values(), strict=True)]
-    value = answer("evaluate", finished, "--part", part)["scores"][0]["value"]
+    value = answer("evaluate", finished, "--split", part)["scores"][0]["value"]
     assert value == pytest.approx(100 * sum(right) / len(right), abs=1e-9)
 
 

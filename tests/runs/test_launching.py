@@ -3,6 +3,7 @@
 import io
 import os
 import signal
+import subprocess
 import sys
 import time
 
@@ -14,30 +15,30 @@ from support.run_folders import compare, result
 
 from headwise.recipes.recipe import load_recipe
 from headwise.runs import launching
-from headwise.runs.folder import claim
-from headwise.runs.launching import Run, RunsFailed, train_all
-from headwise.runs.process import LOG, command, on_this_machine
+from headwise.runs.folder import init_run_folder
+from headwise.runs.launching import Launcher, Run, RunsFailed, train_all
+from headwise.runs.process import LOG, on_this_machine, train_command
 from headwise.training.trainer import Interrupted
 
-OWN_CODE = {"modules": ["trouble_maker"]}
+OWN_CODE = ["trouble_maker"]
 
 
-def claimed(recipe, folder, *names, changes=()):
+def made(recipe, folder, *names, changes=()):
     """Runs that are to be trained, by `SYSTEM-seedN`."""
     runs = []
     for name in names:
         system, seed = name.split("-seed")
         file = load_recipe(str(recipe), [f"training.seed={seed}", *changes])
         runs.append(Run(folder / name, file.system(system)))
-        claim(*runs[-1][:2])
+        init_run_folder(*runs[-1][:2])
     return runs
 
 
-def trained(runs, **how):
-    """Trains runs; returns what the command said."""
+def trained(runs, jobs=1):
+    """Trains runs; returns the printed text."""
     console = Console(file=io.StringIO(), width=200)
     try:
-        train_all(runs, console, **OWN_CODE, **how)
+        train_all(runs, console, Launcher(jobs, modules=OWN_CODE))
     except RunsFailed as error:
         console.print(f"RunsFailed: {error}", markup=False)
     return console.file.getvalue()
@@ -46,7 +47,7 @@ def trained(runs, **how):
 @pytest.fixture(scope="module")
 def here(recipe, tmp_path_factory):
     """What `standard` gives in this process; `troubled` gives it without trouble."""
-    runs = claimed(recipe, tmp_path_factory.mktemp("here"), "standard-seed1")
+    runs = made(recipe, tmp_path_factory.mktemp("here"), "standard-seed1")
     assert "standard-seed1: accuracy" in trained(runs)
     return result(runs[0].folder)
 
@@ -56,12 +57,12 @@ def test_runs_stop_with_the_command_however_it_ends_and_the_same_one_goes_on(
     recipe, here, tmp_path, trouble, number
 ):
     at_work = trouble("waits")
-    runs = claimed(recipe, tmp_path, "troubled-seed1")
+    runs = made(recipe, tmp_path, "troubled-seed1")
     folder = runs[0].folder
 
     def work():
         try:
-            train_all(runs, Console(), jobs=2, **OWN_CODE)
+            train_all(runs, Console(), Launcher(2, modules=OWN_CODE))
         except Interrupted:
             sys.exit(130)
 
@@ -95,36 +96,37 @@ def is_alive(process):
 
 def test_runs_at_work_share_the_threads_and_the_gpus(recipe, tmp_path, monkeypatch):
     names = [f"standard-seed{seed}" for seed in range(1, 6)]
-    runs = claimed(recipe, tmp_path, *names)
-    said = "import os; print(os.environ['CUDA_VISIBLE_DEVICES'], os.environ['OMP_NUM_THREADS'])"
-    monkeypatch.setattr(launching, "command", lambda *_: [sys.executable, "-c", said])
+    runs = made(recipe, tmp_path, *names)
+    program = "import os; print(os.environ['CUDA_VISIBLE_DEVICES'], os.environ['OMP_NUM_THREADS'])"
+    monkeypatch.setattr(launching, "train_command", lambda *_: ["-c", program])
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3,5,7,9")
     monkeypatch.setattr(torch, "get_num_threads", lambda: 9)
-    told = trained(runs, jobs=2, nproc=2)
+    told = trained(runs, jobs=2)
     assert "5 of 5 runs failed" in told and "ended before the run did" in told
     found = [(run.folder / LOG).read_text().split() for run in runs]
-    assert {tuple(each) for each in found} == {("3,5", "2"), ("7,9", "2")}
+    assert {tuple(each) for each in found} == {("3", "4"), ("5", "4")}
 
 
 def test_processes_that_share_a_run_give_one_result(recipe, tmp_path):
     exact = ["model.dropout=0.0"]
-    (one,) = claimed(recipe, tmp_path / "one", "standard-seed1", changes=exact)
-    (two,) = claimed(recipe, tmp_path / "two", "standard-seed1", changes=exact)
+    (one,) = made(recipe, tmp_path / "one", "standard-seed1", changes=exact)
+    (two,) = made(recipe, tmp_path / "two", "standard-seed1", changes=exact)
     trained([one])
-    assert "failed" not in trained([two], nproc=2)
+    torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+    subprocess.run([sys.executable, *torchrun, *train_command(two.folder, OWN_CODE)], check=True)
     assert two.result().validation_loss == pytest.approx(one.result().validation_loss, rel=1e-6)
     of_one, of_two = ({path.name for path in run.folder.iterdir()} for run in (one, two))
-    assert of_two - {LOG} == of_one
+    assert of_two == of_one
 
 
 def test_where_there_is_no_cluster_it_is_told_before_anything_is_read(recipe, tmp_path):
     pytest.importorskip("ray")
-    said = compare(recipe, tmp_path / "runs", "standard", "--on", "auto", status=2)
-    assert "--on is auto" in said and "reading" not in said
+    said = compare(recipe, tmp_path / "runs", "standard", "--ray-address", "auto", status=2)
+    assert "--ray-address is auto" in said and "reading" not in said
     assert not (tmp_path / "runs").exists()
 
 
 def test_a_machine_that_does_not_see_the_folder_says_so(tmp_path):
     folder = tmp_path / "run"
-    why = on_this_machine(command(folder), folder, tmp_path, {})
+    why = on_this_machine(train_command(folder), folder, tmp_path, {})
     assert str(folder) in why and "--output" in why

@@ -166,7 +166,6 @@ def test_where_every_try_diverges_the_system_is_named_and_no_run_is_trained(reci
         (("--tune", "data.max_length=16,32"), ["data.max_length"]),  # the same data
         (("--tune", f"{KEY}=0.1"), [KEY, "0.1"]),  # no choice
         (("--tune", f"{KEY}=0.1,0.1"), [KEY, "0.1"]),
-        (("--tune", f"{KEY}=0.1,0.2", "--seeds", "1000000"), ["1000000"]),
         (("--tune", "model.ffn_dim=8,16", "--match", "parameters"), ["--match", "ffn_dim"]),
         (("--tune", f"{KEY}=0.1,0.2", "--set", f"{KEY}=0.3"), [KEY]),
         # Tuning would undo what the recipe sets for one system.

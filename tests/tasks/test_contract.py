@@ -20,7 +20,7 @@ import transformers
 from sklearn.metrics import accuracy_score
 from support import run_folders, tiny_tasks
 from support.pages import read_page
-from support.tiny_tasks import answer, lines, pairs, write_lines
+from support.tiny_tasks import answer, lines, pairs, read_json, run, write_lines
 from torch.nn import functional
 
 SYSTEMS = ("standard", "mae", "moa")
@@ -56,7 +56,9 @@ class World:
         command = ("train", self.recipe, "--system", system, "--output", self.folder / system)
         learns = LEARNS if system == "standard" else {}
         changes = (("--set", f"training.{key}={value}") for key, value in learns.items())
-        return answer(*command, *chain.from_iterable(changes))
+        done = run(*command, *chain.from_iterable(changes))
+        assert done.exit_code == 0, done.output
+        return read_json((self.folder / system / "result.json").read_text(encoding="utf-8"))
 
     def _write_parts(self) -> dict[str, Any]:
         """Writes a file, or two, for each part, if the task reads texts from files."""

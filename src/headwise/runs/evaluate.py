@@ -43,7 +43,7 @@ def evaluate(
     say_begin(console, f"{label}: evaluation on {split} begins")
     with as_evaluated(model, settings, console, label), evaluation_mode(model):
         outcome = task.evaluate(model, split, settings, map_with_bar)
-    return outcome.model_copy(update={"digest": task.content_hash(split)})
+    return outcome.model_copy(update={"content_hash": task.content_hash(split)})
 
 
 @contextmanager
@@ -86,7 +86,7 @@ def with_scores(
     for split in (TEST, *recipe.data.tests):
         is_there = _outcome_file(folder, split).is_file() and not is_new
         outcome = read_outcome(folder, split) if is_there else None
-        if outcome is None or outcome.digest != task.content_hash(split):
+        if outcome is None or outcome.content_hash != task.content_hash(split):
             model = model or read_model(folder)
             label = folder.resolve().name
             outcome = evaluate(model, task, split, recipe.evaluation, console, label)
