@@ -15,9 +15,9 @@ from headwise.heads.system import System
 __all__ = [
     "Attention",
     "AttentionInputs",
-    "TrainingProgress",
     "Rule",
     "RuleSettings",
     "System",
+    "TrainingProgress",
     "ablations_of",
 ]
