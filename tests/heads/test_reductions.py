@@ -317,7 +317,7 @@ def test_every_attention_is_called_by_pytorchs_layers(name, gradients):
         for causal in (False, True):
             expected = x
             for layer in model.layers:
-                read = layer.self_attn(expected, key_padding_mask=HIDDEN, is_causal=causal).output
+                read, _ = layer.self_attn(expected, key_padding_mask=HIDDEN, is_causal=causal)
                 expected = layer.norm1(expected + read)
                 expected = layer.norm2(expected + layer.linear2(layer.linear1(expected).relu()))
             got = model(x, **masks, **({"mask": CAUSAL} if causal else {}))

@@ -79,6 +79,14 @@ def test_heads_are_ablated_and_recorded_while_a_model_generates(name):
         model.generate(**read, max_new_tokens=4)
     steps = [[each.weights.size(1) for each in made] for made in decisions.values()]
     assert [1] * 4 in steps if name == "bart" else steps == [[5, 1, 1, 1]] * 2
+    table = decisions.frame()  # in which positions count from 0 in each pass
+    for path, passes in decisions.items():
+        for number, each in enumerate(passes):
+            rows = table[(table["path"] == path) & (table["pass"] == number)]
+            real = torch.ones(each.weights.shape[:2]) > 0 if each.padding is None else ~each.padding
+            where = rows[["sequence", "position"]].drop_duplicates()
+            assert where.to_numpy().tolist() == real.nonzero().tolist()
+            assert rows["weight"].tolist() == each.weights[real].float().flatten().tolist()
     (first, *_), last = next(iter(decisions.values())), list(decisions)[-1]
     assert torch.equal(first.padding, mask) and first.weights.size(2) == 4
     assert systems(model)[last].layer == 1

@@ -16,6 +16,7 @@ from support.run_folders import (
     tries,
 )
 from support.small_world import EVALUATE_EVERY, STEPS, tokens_of, watched
+from support.tiny_tasks import read_json
 
 from headwise.analysis.results import RunResult
 from headwise.runs.tuning import choose, combinations, name_of, parse_grid
@@ -76,6 +77,8 @@ def test_a_try_that_diverges_is_never_chosen_wherever_it_comes(losses):
 
 
 def test_of_tries_the_figures_are_kept_and_no_weights(tuned):
+    for file in tuned.folder.rglob("*.json"):  # also where a loss is no number
+        assert read_json(file.read_text(encoding="utf-8"))
     for run in tuned.folder.glob("tries/*/*"):
         assert (run / "result.json").is_file() and not has_checkpoint(run)
         assert not (run / "model").exists() and not (run / "outcome.json").exists()

@@ -69,6 +69,7 @@ def as_sacrebleu(made: list[str], references: list[str], options: dict, language
     for score, metric in found:
         assert score.value == metric.corpus_score(made, [references]).score
         assert score.note == str(metric.get_signature()) and len(score.rows) == len(made)
+        assert score.low is None or score.low <= score.value <= score.high
     return found
 
 

@@ -60,6 +60,8 @@ def test_each_text_gets_its_own_translation_in_order(own, model, beams):
     together = translated(own, model, TEXTS, search)
     assert together == [translated(own, model, [text], search)[0] for text in TEXTS]
     assert together[1] == together[4] == "" and len(set(together)) >= 3
+    broken = "open\r the\u2028file"  # what others take for the end of a line
+    assert translated(own, model, [broken, "it"], search) == [together[0], together[2]]
 
 
 def test_batches_stay_within_the_budget_over_all_beams(own, model, calls, monkeypatch):
