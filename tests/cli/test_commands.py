@@ -12,6 +12,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import datasets
 import pytest
 import typer
 from hypothesis import given, settings
@@ -192,6 +193,16 @@ class Unpacks(hw.MultiHeadAttention):
     def forward(self, query, *others, **options):
         batch, time = query.shape
 """
+
+
+@pytest.mark.parametrize("cache", ["text", "text/below"])
+def test_a_cache_that_cannot_be_written_is_told_by_its_variable(cache, place, monkeypatch):
+    monkeypatch.chdir(place.folder)
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", str(place.folder / cache))
+    given = "train tiny.yaml --system standard --set tokenizer.vocab_size=277 --output uncached"
+    result = run(*given.split())
+    assert result.exit_code == 2 and "HF_DATASETS_CACHE" in result.stderr
+    assert not (place.folder / "uncached" / "model").exists()
 
 
 def test_a_bug_keeps_its_traceback(place, monkeypatch):

@@ -68,7 +68,18 @@ def clear_errors(when_stopped: str = "") -> Iterator[None]:
         own = {getattr(sys.modules.get(name), "__file__", "") for name in imported}
         if own & {frame.filename for frame in traceback.extract_tb(error.__traceback__)}:
             raise  # whoever has written the module needs the traceback
-        fail(str(error), status=2)
+        fail(f"{error}{_about_cache(error)}", status=2)
+
+
+def _about_cache(error: Exception) -> str:
+    """The way out where the cache of `datasets` cannot be written, as in many containers."""
+    datasets, file = sys.modules.get("datasets"), getattr(error, "filename", None)
+    if datasets is None or not isinstance(file, str):
+        return ""
+    cache = Path(datasets.config.HF_DATASETS_CACHE)
+    if not (cache.is_relative_to(file) or Path(file).is_relative_to(cache)):
+        return ""
+    return f". The cache of datasets is {cache}; set HF_DATASETS_CACHE to a folder to write to"
 
 
 def fail(text: str, *, status: int) -> NoReturn:

@@ -99,9 +99,13 @@ class Data(FrozenSettings):
                 files = self.test_set(name).files
             except ValidationError as error:
                 problem = error.errors()[0]
-                key = ".".join(map(str, problem["loc"]))
-                hint = did_you_mean(key, type(self).model_fields)
-                raise ValueError(f"tests.{name}.{key}: {problem['msg']}{hint}") from error
+                key = ".".join(map(str, ("tests", name, *problem["loc"])))
+                if problem["type"] == "extra_forbidden":
+                    hint = did_you_mean(str(problem["loc"][-1]), type(self).model_fields)
+                    raise ValueError(f"there is no key {key}{hint}") from error
+                raise ValueError(
+                    f"{key}: {problem['msg'].removeprefix('Value error, ')}"
+                ) from error
             if "files" in keys:
                 keys["files"] = {split: files[split] for split in keys["files"]}  # absolute paths
         return self
