@@ -67,11 +67,12 @@ def scores_of(folder, system, seed):
 
 def corrected(p_values):
     """Holm's correction, by its definition."""
-    order, found, least = np.argsort(p_values), np.empty(len(p_values)), 0.0
-    for rank, at in enumerate(order):
-        least = max(least, min(1.0, (len(p_values) - rank) * p_values[at]))
+    found, least = np.full(len(p_values), np.nan), 0.0
+    made = np.flatnonzero(np.isfinite(p_values))
+    for rank, at in enumerate(made[np.argsort(p_values[made])]):
+        least = max(least, min(1.0, (len(made) - rank) * p_values[at]))
         found[at] = least
-    return pytest.approx(list(found))
+    return pytest.approx(list(found), nan_ok=True)
 
 
 # --- safe and whole ---------------------------------------------------------------------------

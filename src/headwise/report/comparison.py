@@ -144,7 +144,7 @@ def verdict(comparison: Comparison) -> str:
             "one seed cannot tell whether that is the chance of training, which the interval over "
             "test items leaves out; run at least three."
         )
-    elif not rival.diff_variance_source:
+    elif math.isnan(rival.corrected_p):
         text += f"no test can be made ({rival.diff_reason})."
     else:
         found = "a significant difference" if rival.significant else "it may be chance"
@@ -228,7 +228,7 @@ def _difference(score: Any) -> str:
     return _lines(
         format_number(score.difference, score.digits, sign=True) + star,
         format_interval(score.diff_low, score.diff_high, score.digits, sign=True),
-        p_value(score.corrected_p) if "seeds" in score.diff_variance_source else "",
+        p_value(score.corrected_p) if math.isfinite(score.corrected_p) else "",
         "no p: single seeds" if score.diff_variance_source == "items" else score.diff_reason,
     )
 
