@@ -91,7 +91,9 @@ class Comparison:
                     row |= {"difference": apart.value, "detectable": apart.detectable}
                     row |= {f"diff_{name}": getattr(apart, name) for name in _DIFFERENCE}
                     # A p over items alone says nothing of systems: another seed may reverse it.
-                    row |= {"p": apart.p} if "seeds" in apart.variance_source else {}
+                    # Where a reason forbids an interval, it forbids a verdict too.
+                    if "seeds" in apart.variance_source and not apart.reason:
+                        row["p"] = apart.p
                 rows.append(row)
         table = pd.DataFrame(rows, columns=_COLUMNS)
         table = table.astype(dict.fromkeys(("difference", "detectable", "p"), float))

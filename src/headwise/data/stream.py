@@ -52,11 +52,8 @@ class Stream:
 
     def __init__(self, data: Data, task: type[TaskData]) -> None:
         self.window = data.window
-        self._size, self._names, self._kinds = (
-            data.held_out,
-            column_names(data, "train", task),
-            None,
-        )
+        self._size, self._kinds = data.held_out, None
+        self._names = column_names(data, "train", task)
         self._shards: list[Callable[[], Iterator[Row]]]
         sources: list[object] = []
         if "train" in data.files:
@@ -189,7 +186,9 @@ class StreamBatches:
         number = self.position["windows"]
         items.set_epoch(number)  # the random parts of items differ between windows
         lengths = np.asarray(items.lengths)
-        longest = lengths.reshape(len(lengths), -1).max(axis=1, initial=0)
+        if not len(lengths):  # all rows of the window were left out
+            return
+        longest = lengths.reshape(len(lengths), -1).max(axis=1)
         fitting = np.flatnonzero(longest <= self._batch_tokens)
         if len(fitting) < len(lengths):
             # The text is the same each time, so that Python shows it once.

@@ -88,7 +88,7 @@ class Ablation:
             return kept * total / kept.sum(-1, keepdim=True)
         if self.name == "random":
             drawn = random_simplex(weights.size(-1), generator=self._generator()).to(weights)
-            return drawn * total
+            return kept * drawn * (total / (kept * drawn).sum(-1, keepdim=True))
         if self.top_k:
             largest = weights.topk(min(self.top_k, weights.size(-1))).indices
             best = torch.zeros_like(weights).scatter(-1, largest, 1.0)

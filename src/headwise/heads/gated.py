@@ -105,7 +105,7 @@ class GatedAttention(MultiHeadAttention):
         means = gates.mean(-1)
         decided = self.ablate_weights(means)
         if decided is not means:  # an ablation: the elements of a head keep their proportions
-            gates = gates * (decided / means).unsqueeze(-1)
+            gates = gates * (decided / means.clamp(min=torch.finfo(means.dtype).tiny)).unsqueeze(-1)
         return self.scale_and_project(heads, gates), Routing(decided)
 
     def _gates(self, query: Tensor) -> Tensor:

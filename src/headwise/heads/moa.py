@@ -26,9 +26,8 @@ class TokenRouting(NamedTuple):
 
     indices: Tensor  # numbers of the experts, (batch, queries, top_k)
     scales: Tensor  # their weights, (batch, queries, top_k)
-    selected: (
-        int  # the first experts count, as many as this: an ablation may leave fewer than top_k
-    )
+    # As many experts count, the first: an ablation may leave fewer than top_k.
+    selected: int
     logits: Tensor  # the router's, (batch, queries, experts)
     matmul: "ExpertMatmul"
 

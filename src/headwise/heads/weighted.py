@@ -348,7 +348,7 @@ class BranchedAttention(Attention):
                 of_kappa = copy.copy(ablation)
                 of_kappa.draw += " kappa"
                 kappa = of_kappa.weights(kappa)
-        return kappa, self.ablate_weights(alpha)
+        return kappa, self.ablate_weights(alpha, alpha > 0 if self.top_k else None)
 
     def _in_use(self, drawn: Tensor | None) -> Tensor:
         if drawn is not None:

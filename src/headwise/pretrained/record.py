@@ -4,10 +4,12 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
 
+from headwise.heads.cache import AttentionCache
 from headwise.heads.system import AttentionOutput, Routing, is_repeated
 from headwise.models.inspect import run_as_written, systems
 from headwise.pretrained.gates import gates_of, outermost, with_identity_gates
@@ -15,7 +17,23 @@ from headwise.pretrained.layouts import HeadLayout
 
 
 class Decisions(dict[str, list[Routing]]):
-    """Decisions of the systems of a model: a list with a `Routing` for each pass, by path."""
+    """Decisions of the systems of a model: a list with a `Routing` for each pass, by path.
+
+    Attributes:
+        begins: the position of the first token of each pass, by path: not 0 where a cache of
+            headwise holds earlier tokens.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.begins: dict[str, list[int]] = {}
+
+    def add(self, path: str, routing: Routing, begin: int) -> None:
+        """Keeps a decision, detached."""
+        loss = None if routing.loss is None else routing.loss.detach()
+        detached = routing._replace(weights=routing.weights.detach(), loss=loss)
+        self.setdefault(path, []).append(detached)
+        self.begins.setdefault(path, []).append(begin)
 
     def frame(self) -> Any:
         """The decisions as a DataFrame of pandas, with a row for each unit in each decision.
@@ -24,9 +42,9 @@ class Decisions(dict[str, list[Routing]]):
 
         - `path`: of the system's module in the model;
         - `pass`: the number of the forward pass, from 0;
-        - `sequence`, `position`: where the decision was made, counted from 0 in each pass; missing
-          where one decision holds for a sequence, or for everything. Padding has positions, but no
-          rows;
+        - `sequence`, `position`: where the decision was made, from 0; missing where one decision
+          holds for a sequence, or for everything. With a cache of headwise positions go on from
+          those of the passes before. Padding has positions, but no rows;
         - `unit`: the number of the expert, the head, or another unit of the system;
         - `weight`: the weight of the unit;
         - `chosen`: whether the unit has been chosen; true where a system weighs all units.
@@ -56,7 +74,10 @@ class Decisions(dict[str, list[Routing]]):
             if routing.padding is not None and weights.dim() == 3:
                 real = ~routing.padding.cpu().flatten()
                 table = table[real.repeat_interleave(weights.size(-1)).numpy()]
-            tables.append(table.reset_index())
+            table = table.reset_index()
+            if "position" in table:
+                table["position"] += self.begins[path][number]
+            tables.append(table)
         names = ("path", "pass", "sequence", "position", "unit", "weight", "chosen")
         whole = {"sequence": "Int64", "position": "Int64"}  # also where some are missing
         found = pd.concat(tables[1:] or tables, ignore_index=True)
@@ -79,8 +100,7 @@ def record(
     Yields:
         The decisions of the passes so far, detached, by the path of the system that made them; a
         system over the heads of transformers has the path of the attention. Systems that decide
-        nothing, such as standard attention, are left out. `frame()` makes a table of them, in
-        which the positions of each pass count from 0, with a cache too.
+        nothing, such as standard attention, are left out. `frame()` makes a table of them.
 
     Raises:
         ValueError: the model holds no system, and is no model of transformers.
@@ -95,20 +115,25 @@ def record(
         torch.Size([2, 5, 4])
     """
     decisions = Decisions()
+    # The keys of a cross-attention's cache are of the source: its queries are counted here.
+    queries: WeakKeyDictionary[AttentionCache, int] = WeakKeyDictionary()
 
-    def append(path: str, _: Any, args: Any, out: AttentionOutput) -> None:
-        routing = out.routing
-        if routing is None or is_repeated():
+    def append(path: str, _: Any, args: Any, given: dict[str, Any], out: AttentionOutput) -> None:
+        if out.routing is None or is_repeated():
             return
-        loss = None if routing.loss is None else routing.loss.detach()
-        detached = routing._replace(weights=routing.weights.detach(), loss=loss)
-        decisions.setdefault(path, []).append(detached)
+        cache, begin = given.get("cache"), 0
+        if cache is not None:
+            begin = queries.get(cache, 0)
+            queries[cache] = begin + out.output.size(1)
+        decisions.add(path, out.routing, begin)
 
     with ExitStack() as stack:
         stack.enter_context(with_identity_gates(model, layouts))
         stack.enter_context(run_as_written())
         for path, system in systems(model).items():
-            stack.enter_context(system.register_forward_hook(partial(append, path)))
+            stack.enter_context(
+                system.register_forward_hook(partial(append, path), with_kwargs=True)
+            )
         yield decisions
 
 

@@ -59,7 +59,7 @@ class TrainingRules:
         model: nn.Module,
         total_steps: int,
         *,
-        steps_per_epoch: int | None = None,
+        steps_per_epoch: float | None = None,
         settings: Mapping[str, Any] | None = None,
     ) -> None:
         self.model, self.total_steps, self.step = model, total_steps, 0
@@ -81,7 +81,7 @@ class TrainingRules:
     @property
     def progress(self) -> TrainingProgress:
         """The position of the next step in the training."""
-        epoch = None if self.steps_per_epoch is None else self.step // self.steps_per_epoch
+        epoch = None if self.steps_per_epoch is None else int(self.step // self.steps_per_epoch)
         return TrainingProgress(self.step, self.total_steps, epoch)
 
     @property

@@ -119,7 +119,7 @@ class Trainer:
         self._rules = TrainingRules(
             model,
             planned,
-            steps_per_epoch=math.ceil(per_epoch) if per_epoch else None,
+            steps_per_epoch=per_epoch or None,
             settings={name: of_rule for name, of_rule in given if system_class(name).rule in held},
         )
         self._optimizer = self._make_optimizer()
@@ -187,9 +187,8 @@ class Trainer:
             if validates:
                 self._validate()
             is_stopped = stop.came
-            if (
-                self._world > 1
-            ):  # the others are asked where the device is evals_since_best for anyway
+            # The other processes are asked where this one waits for the device anyway.
+            if self._world > 1:
                 is_stopped = (logs or validates) and self._sum(int(stop.came)).item() > 0
             if validates or is_stopped:
                 self._save()
@@ -271,9 +270,8 @@ class Trainer:
         ):
             now.lr_scale *= settings.plateau.factor
         is_patient = settings.patience is None or now.evals_since_best < settings.patience
-        now.ended = not is_patient or not math.isfinite(
-            loss
-        )  # no later step makes such weights finite
+        # No later step makes weights finite again.
+        now.ended = not is_patient or not math.isfinite(loss)
 
     def _measured(self) -> dict[str, float]:
         """Figures of the rules, and those that the main process measures."""
@@ -351,6 +349,9 @@ class Trainer:
         self._train.position = of_process["position"]
         self._loss_sum = of_process["loss_sum"].to(device, copy=True)
         self._now = now = Progress(**json.loads(state["progress"]))
+        if now.best_step and not (self._folder / f"checkpoint-{now.best_step}").is_dir():
+            # It went when a better one was written, which cannot be read.
+            now.best, now.best_step = math.inf, None
         if self._is_main:  # a killed process may not have done so
             remove_superseded(self._folder, self._settings, now.best_step, now.total)
         return True
