@@ -79,7 +79,7 @@ def test_heads_are_ablated_and_recorded_while_a_model_generates(name):
         model.generate(**read, max_new_tokens=4)
     steps = [[each.weights.size(1) for each in made] for made in decisions.values()]
     assert [1] * 4 in steps if name == "bart" else steps == [[5, 1, 1, 1]] * 2
-    table = decisions.frame()  # in which positions count from 0 in each pass
+    table = decisions.frame()  # gates over transformers see no cache: each pass begins at 0
     for path, passes in decisions.items():
         for number, each in enumerate(passes):
             rows = table[(table["path"] == path) & (table["pass"] == number)]
@@ -90,6 +90,22 @@ def test_heads_are_ablated_and_recorded_while_a_model_generates(name):
     (first, *_), last = next(iter(decisions.values())), list(decisions)[-1]
     assert torch.equal(first.padding, mask) and first.weights.size(2) == 4
     assert systems(model)[last].layer == 1
+
+
+@pytest.mark.parametrize("plan", ["mae", {"system": "moa", "size": "2K4E8D"}])
+@pytest.mark.parametrize("kind", ["causal", "seq2seq"])
+def test_positions_go_on_with_a_cache(kind, plan):
+    """Also of cross-attention, whose cache holds the keys of the source."""
+    sizes = {"vocab_size": 50, "embed_dim": 16, "num_heads": 4, "ffn_dim": 16}
+    sizes |= {"layers": 1} if kind == "causal" else {"encoder_layers": 1, "decoder_layers": 1}
+    names = {"causal": ("CausalLM", "decoder_self"), "seq2seq": ("Seq2SeqLM", "decoder_cross")}
+    name, site = names[kind]
+    config = getattr(hw, f"{name}Config")(**sizes, attention={site: plan})
+    model = getattr(hw, name)(config).eval()
+    with hw.record(model) as decisions:
+        model.generate(tokens(1, 5), max_new_tokens=4, do_sample=False, eos_token_id=None)
+    seen = decisions.frame().drop_duplicates(["pass", "position"])["position"].tolist()
+    assert seen == list(range(8 if kind == "causal" else 4))
 
 
 @pytest.mark.parametrize("name", ["gpt2", "bert", "bart"])

@@ -115,13 +115,12 @@ def test_parts_have_noise_of_their_own(words, tmp_path):
         write(tmp_path / "noise" / f"{index}.wav", speak(9, index, 0.1 + 0.2 * index, RATE))
     noise = {"noise": ["recordings"], "noise_folder": str(tmp_path / "noise")}
     tests = {"brown": {"noise": ["brown"], "files": {"test": words["files"]["train"]}}}
-    own = task(**words, **noise, tests=tests)
+    own = task(**words, **noise, tests=tests, test_noise=["pink"])
     names = [set(rows["name"]) for rows in own.noise.values()]
     assert all(names) and sum(map(len, names)) == len(set.union(*names)) == 6
-    rough = [
-        np.std(np.diff(x - y)) / np.std(x - y) for x, y in [own.splits["brown"].piece_waves(0)]
-    ]
-    assert rough[0] < 0.3  # brown noise changes little from one sample to the next
+    noises = [x - y for x, y in (own.splits[name].piece_waves(0) for name in ("brown", "test"))]
+    brown, pink = (np.std(np.diff(noise)) / np.std(noise) for noise in noises)
+    assert brown < 0.3 < pink < 1.3  # the darker, the less it changes from sample to sample
 
 
 @pytest.mark.parametrize("window", [1, 4, 30, 1000])

@@ -123,9 +123,13 @@ class Utterances(EncodedDataset):
         is_training: bool,
     ) -> None:
         own_noise = noise.get(split if split in ("train", "validation") else "test")
-        if split in data.tests:  # a further test set may have its own kinds and levels of noise
-            own = data.test_set(split)
-            data = data.model_copy(update={x: getattr(own, x) for x in ("noise", "snr", "level")})
+        if split not in ("train", "validation"):
+            # A further test set may have its own kinds and levels of noise.
+            own = data.test_set(split) if split in data.tests else data
+            names_kinds = "noise" in data.tests.get(split, {})
+            kinds = own.noise if names_kinds else own.test_noise or own.noise
+            update = {"noise": kinds, "snr": own.snr, "level": own.level}
+            data = data.model_copy(update=update)
         self.data, self.floor, self.is_training = data, floor, is_training
         self.size = item_samples(data.seconds, data.rate)
         self.sounds, self.noise = Recordings(rows[split]), own_noise and Recordings(own_noise)

@@ -183,7 +183,10 @@ def load_gates(
             saved = json.loads(held.metadata()["gates"])
             tensors = {name: held.get_tensor(name) for name in held.keys()}  # noqa: SIM118
     except (SafetensorError, OSError, TypeError, KeyError) as error:
-        raise ValueError(f"{file} cannot be read, which save_gates writes: {error}") from error
+        raise ValueError(
+            f"{file} cannot be read, expected a file of save_gates ({error}): of a checkpoint of "
+            f"save_pretrained, load the model with gate_heads over it, then save_gates"
+        ) from error
     made = []
     for entry in saved:
         # A wrapper, or a head, may have lengthened or shortened the paths.

@@ -1,5 +1,6 @@
 """Removes heads from a pretrained model, which becomes smaller and faster."""
 
+import operator
 from collections.abc import Iterable, Mapping
 from inspect import signature
 from pathlib import Path
@@ -75,8 +76,17 @@ def prune_heads(model: Model, heads: Mapping[str, Iterable[int]]) -> Model:
         )
     for path in heads:
         check_choice(**{"an attention in heads": (path, tuple(every))})
-    _prune(model, [_cut(every[path], set(removed)) for path, removed in heads.items()])
+    cuts = [_cut(every[path], {_number(h) for h in removed}) for path, removed in heads.items()]
+    _prune(model, cuts)
     return model
+
+
+def _number(head: Any) -> Any:
+    """A head as a plain integer, also one of NumPy or PyTorch."""
+    try:
+        return operator.index(head)
+    except TypeError:
+        return head  # `_cut` refuses it
 
 
 def load_pruned(kind: type[Pretrained], folder: str | Path, **options: Any) -> Pretrained:

@@ -79,6 +79,8 @@ class SpeechData(Data):
     noise: list[Noise] = Field(["white", "pink", "brown", "babble"], min_length=1)
     """Kinds of noise, all equally likely: white, pink and brown noise, babble of other speakers of
     the same split (of the training split if it has one speaker), recordings of noise_folder."""
+    test_noise: list[Noise] | None = Field(None, min_length=1)
+    """Kinds of noise of test splits; by default those of noise."""
     noise_folder: str | None = None
     """A folder of WAV or FLAC files of noise, which are split like the speech."""
     snr: tuple[float, float] = (0.0, 40.0)
@@ -96,9 +98,10 @@ class SpeechData(Data):
 
     @model_validator(mode="after")
     def _check_speech(self) -> Self:
-        if "recordings" in self.noise and self.noise_folder is None:
+        kinds = [*self.noise, *(self.test_noise or ())]
+        if "recordings" in kinds and self.noise_folder is None:
             raise ValueError(
-                f"noise is {self.noise} and noise_folder is {self.noise_folder}, expected a folder "
+                f"noise is {kinds} and noise_folder is {self.noise_folder}, expected a folder "
                 f"of recordings"
             )
         if self.streaming:
