@@ -62,7 +62,9 @@ class Ablation:
         self.units: tuple[int, ...] = ()
         if name.startswith(("without-", "only-")) and name != "without-largest":
             units = system.num_heads if option == "head" else system.num_units
-            several = value if isinstance(value, Sequence) or getattr(value, "ndim", 0) else [value]
+            several = (
+                value if isinstance(value, Sequence) or getattr(value, "ndim", False) else [value]
+            )
             self.units = tuple(_number(unit, option, 0, units - 1) for unit in several)
             if name.startswith("without-") and len(set(self.units)) == units:
                 raise ValueError(f"ablation {name!r} leaves out all {units}: nothing is left")
