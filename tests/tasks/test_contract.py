@@ -188,13 +188,13 @@ def test_evaluation_gives_the_scores_of_the_run_again(world):
     for system in ("standard", "moa"):
         found = answer("evaluate", world.folder / system)
         assert_scores(found["scores"], world.trained[system]["scores"])
-        assert found["part"] == "test"
+        assert found["split"] == "test"
         kept = run_folders.rows(world.folder / system)
         assert found["items"] == len(kept)
         if world.task in ("translation", "classification", "probing"):
             assert found["items"] == len(world.texts["test"])
     other = answer("evaluate", world.folder / "standard", "--split", "validation")
-    assert other["part"] == "validation"
+    assert other["split"] == "validation"
     assert other["scores"][0]["value"] != world.trained["standard"]["scores"][0]["value"]
 
 

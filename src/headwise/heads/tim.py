@@ -128,6 +128,8 @@ class IndependentMechanismsLayer(System):
         super().__init__()
         check_choice(norm=(norm, ("post", "pre")), norm_kind=(norm_kind, ("layer", "rms")))
         check_choice(ffn_activation=(ffn_activation, tuple(ACTIVATIONS)))
+        if kdim is not None and not cross_attention:
+            raise ValueError(f"kdim is {kdim}, but no memory is read unless cross_attention=True")
         self.kdim = embed_dim if kdim is None else kdim
         sizes = {"embed_dim": embed_dim, "num_heads": num_heads, "ffn_dim": ffn_dim}
         sizes |= {"kdim": self.kdim, "num_key_value_heads": num_key_value_heads or num_heads}

@@ -258,6 +258,11 @@ class BranchedAttention(Attention):
                 f"top_k out, or choose other weights"
             )
         of_qk_norms: dict[str, Any] = {} if norm_eps is None else {"norm_eps": norm_eps}
+        if num_branches < 1 or (embed_dim % num_branches and "head_dim" not in options):
+            raise ValueError(
+                f"embed_dim is {embed_dim}, expected a multiple of num_branches = {num_branches}, "
+                f"each of which has one head; choose sizes that divide, or give head_dim"
+            )
         super().__init__(embed_dim, num_branches, bias=bias, **of_qk_norms, **options)
         self.num_branches, self.ffn_dim = num_branches, ffn_dim
         self.inner, self.pre_norm, self.holds_residual = inner, norm == "pre", inner == "residual"
