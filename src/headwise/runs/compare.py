@@ -23,7 +23,7 @@ from headwise.models.parameters import freeze_all_but
 from headwise.recipes.document import Change, RecipeError
 from headwise.recipes.recipe import SYSTEM, Recipe, RecipeFile, task_class
 from headwise.runs.folder import check_inputs, check_run_folder, init_run_folder, locked, read_model
-from headwise.runs.launching import Launcher, Run, train_all
+from headwise.runs.launching import Launcher, Run, threads_of, train_all
 from headwise.runs.names import COMPARISON, ENCODER, MODEL, TRIES
 from headwise.runs.run import batches
 from headwise.runs.tuning import Grid, check_grid, choose, combinations, in_words, name_of, of_try
@@ -284,7 +284,12 @@ def run_comparison(
         every = [run for of_data in runs for run in of_data]
         train_all(every, console, launcher, after_each=write_results)
         say(console, "timing steps and generation", "dim")
-        write_results(is_last=True)
+        threads = torch.get_num_threads()
+        torch.set_num_threads(threads_of(launcher.jobs))  # as many as a run has had
+        try:
+            write_results(is_last=True)
+        finally:
+            torch.set_num_threads(threads)
     return every
 
 

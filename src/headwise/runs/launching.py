@@ -167,9 +167,14 @@ def _side_by_side(runs: Mapping[str, Run], launcher: Launcher, console: Console)
         raise Interrupted("the runs at work have written checkpoints")
 
 
+def threads_of(jobs: int) -> int:
+    """Returns the number of CPU threads of each run, if so many share this machine."""
+    return max(1, torch.get_num_threads() // jobs)
+
+
 def _shares(jobs: int) -> list[dict[str, str]]:
     """Returns the environments of runs that share the CPU threads and the GPUs of this machine."""
-    threads = dict.fromkeys(_THREADS, str(max(1, torch.get_num_threads() // jobs)))
+    threads = dict.fromkeys(_THREADS, str(threads_of(jobs)))
     visible = os.environ.get(_GPUS) or ",".join(map(str, range(torch.cuda.device_count())))
     gpus = visible.split(",")
     own = [{_GPUS: gpus[job % len(gpus)]} if len(gpus) > 1 else {} for job in range(jobs)]
