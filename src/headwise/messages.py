@@ -4,6 +4,7 @@ import codecs
 from collections.abc import Iterable
 from difflib import get_close_matches
 from math import inf
+from operator import index
 from typing import Any
 
 _LONGEST = 200  # characters of a value in a message
@@ -58,6 +59,24 @@ def check_range(**values: tuple[float, float, float]) -> None:
         if not least <= value <= most:
             expected = f"{least} or more" if most == inf else f"{least} to {most}"
             raise ValueError(f"{name} is {value}, expected {expected}")
+
+
+def checked_index(name: str, value: Any, least: int, most: int) -> int:
+    """The value as an int, also of NumPy or PyTorch; raises `ValueError` out of range.
+
+    >>> checked_index("head", 1.5, 0, 3)
+    Traceback (most recent call last):
+    ...
+    ValueError: head is 1.5, expected a whole number from 0 to 3, or several
+    """
+    try:
+        number = index(value)
+    except TypeError:
+        raise ValueError(
+            f"{name} is {value!r}, expected a whole number from {least} to {most}, or several"
+        ) from None
+    check_range(**{name: (number, least, most)})
+    return number
 
 
 def shown(value: object) -> str:

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from headwise.heads.system import Routing, System
-from headwise.models.inspect import evaluating, systems
+from headwise.models.inspect import evaluating, layer_label, systems
 from headwise.models.plan import system_name
 from headwise.ops import IGNORED_LABEL
 from headwise.pretrained.record import record
@@ -58,7 +58,7 @@ class DecisionTable:
     @property
     def place(self) -> str:
         """Site and layer, as `encoder_self.2`; the path where the site is empty."""
-        return f"{self.site}.{self.layer}" if self.site else self.path
+        return layer_label(self.path, self)
 
     @property
     def scope(self) -> Literal["position", "sequence", "everything"]:

@@ -126,10 +126,9 @@ class Utterances(EncodedDataset):
         if split not in ("train", "validation"):
             # A further test set may have its own kinds and levels of noise.
             own = data.test_set(split) if split in data.tests else data
-            names_kinds = "noise" in data.tests.get(split, {})
-            kinds = own.noise if names_kinds else own.test_noise or own.noise
-            update = {"noise": kinds, "snr": own.snr, "level": own.level}
-            data = data.model_copy(update=update)
+            kinds = data.tests.get(split, {}).get("noise") or own.test_noise or own.noise
+            noise_of_split = {"noise": kinds, "snr": own.snr, "level": own.level}
+            data = data.model_copy(update=noise_of_split)
         self.data, self.floor, self.is_training = data, floor, is_training
         self.size = item_samples(data.seconds, data.rate)
         self.sounds, self.noise = Recordings(rows[split]), own_noise and Recordings(own_noise)

@@ -16,14 +16,13 @@ selection, and `top-k` selects fewer units than in training. Heads that are left
 """
 
 from collections.abc import Mapping, Sequence
-from operator import index
 from typing import Any
 from zlib import crc32
 
 import torch
 from torch import Tensor
 
-from headwise.messages import check_range, did_you_mean
+from headwise.messages import checked_index, did_you_mean
 
 HEADS = ("without-head", "only-head")  # of all attentions whose heads are the same at each position
 # From an ablation of weights to its option, and to its meaning.
@@ -58,14 +57,13 @@ class Ablation:
         most = getattr(system, "top_k", None) or system.num_units  # no more than it chooses itself
         self.top_k = int(name in ("largest", "without-largest"))
         if option == "top_k":
-            self.top_k = _number(value, option, 1, most)
+            self.top_k = checked_index(str(option), value, 1, most)
         self.units: tuple[int, ...] = ()
         if name.startswith(("without-", "only-")) and name != "without-largest":
             units = system.num_heads if option == "head" else system.num_units
-            several = (
-                value if isinstance(value, Sequence) or getattr(value, "ndim", False) else [value]
-            )
-            self.units = tuple(_number(unit, option, 0, units - 1) for unit in several)
+            has_several = isinstance(value, Sequence) or getattr(value, "ndim", 0) > 0
+            several = value if has_several else [value]
+            self.units = tuple(checked_index(str(option), unit, 0, units - 1) for unit in several)
             if name.startswith("without-") and len(set(self.units)) == units:
                 raise ValueError(f"ablation {name!r} leaves out all {units}: nothing is left")
         if name == "without-largest" and system.num_units == 1:
@@ -90,7 +88,8 @@ class Ablation:
             return kept * total / kept.sum(-1, keepdim=True)
         if self.name == "random":
             drawn = random_simplex(weights.size(-1), generator=self._generator()).to(weights)
-            return kept * drawn * (total / (kept * drawn).sum(-1, keepdim=True))
+            left = kept * drawn
+            return left * (total / left.sum(-1, keepdim=True))
         if self.top_k:
             largest = weights.topk(min(self.top_k, weights.size(-1))).indices
             best = torch.zeros_like(weights).scatter(-1, largest, 1.0)
@@ -199,13 +198,3 @@ def ablations_of(unit: str, *, heads: bool = True) -> tuple[str, ...]:
     """
     own = (f"without-{unit}", f"only-{unit}")
     return (*WEIGHTS, *dict.fromkeys((*own, *(HEADS if heads else ()))))
-
-
-def _number(value: Any, option: Any, least: int, most: int) -> int:
-    """The value as an int; raises `ValueError` out of range."""
-    try:
-        number = index(value)  # also of NumPy or PyTorch
-    except TypeError:
-        raise ValueError(f"{option} is {value!r}, expected a whole number, or several") from None
-    check_range(**{str(option): (number, least, most)})
-    return number

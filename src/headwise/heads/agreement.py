@@ -330,7 +330,7 @@ def _by_capsule(votes: Tensor, num_capsules: int) -> Tensor:
 
 
 def _over_dims(x: Tensor) -> Tensor:
-    """Sums over the dimensions of a capsule; if there is only one, as usual, it is dropped."""
+    """Sums a tensor over its last axis, the dimensions of a capsule."""
     return x.squeeze(-1) if x.size(-1) == 1 else x.sum(-1)
 
 

@@ -49,7 +49,7 @@ def attentions(model: nn.Module) -> dict[str, Attention]:
     }
 
 
-def layer_label(path: str, system: System) -> str:
+def layer_label(path: str, system: Any) -> str:
     """The name of a system in records and pages: `encoder_self.2`, or its path."""
     return f"{system.site}.{system.layer}" if system.site else path
 

@@ -1,6 +1,5 @@
 """Removes heads from a pretrained model, which becomes smaller and faster."""
 
-import operator
 from collections.abc import Iterable, Mapping
 from inspect import signature
 from pathlib import Path
@@ -12,7 +11,7 @@ from transformers import PreTrainedModel
 from transformers.pytorch_utils import Conv1D
 
 from headwise.heads.system import System
-from headwise.messages import check_choice
+from headwise.messages import check_choice, checked_index
 from headwise.pretrained.layouts import AttentionModule, find_attentions
 
 Model = TypeVar("Model", bound=nn.Module)
@@ -76,17 +75,8 @@ def prune_heads(model: Model, heads: Mapping[str, Iterable[int]]) -> Model:
         )
     for path in heads:
         check_choice(**{"an attention in heads": (path, tuple(every))})
-    cuts = [_cut(every[path], {_number(h) for h in removed}) for path, removed in heads.items()]
-    _prune(model, cuts)
+    _prune(model, [_cut(every[path], removed) for path, removed in heads.items()])
     return model
-
-
-def _number(head: Any) -> Any:
-    """A head as a plain integer, also one of NumPy or PyTorch."""
-    try:
-        return operator.index(head)
-    except TypeError:
-        return head  # `_cut` refuses it
 
 
 def load_pruned(kind: type[Pretrained], folder: str | Path, **options: Any) -> Pretrained:
@@ -112,14 +102,13 @@ def load_pruned(kind: type[Pretrained], folder: str | Path, **options: Any) -> P
     return model
 
 
-def _cut(place: AttentionModule, removed: set[int]) -> _Cut:
+def _cut(place: AttentionModule, heads: Iterable[int]) -> _Cut:
     """An attention without these heads; raises `ValueError`."""
     count, dim = place.num_heads, place.sizes()["head_dim"]
-    if not removed < {*range(count)}:
-        raise ValueError(
-            f"heads of {place.path!r} are {[*removed]}, expected some of 0 to {count - 1}, and not "
-            f"all"
-        )
+    name = f"a head of {place.path!r}"
+    removed = {checked_index(name, head, 0, count - 1) for head in heads}
+    if len(removed) == count:
+        raise ValueError(f"heads of {place.path!r} are all {count}, expected some, and not all")
     maps = _maps_of(place, dim)
     outputs = [each.weight.size(int(isinstance(each, Conv1D))) for each in maps.values()]
     is_fused = len(maps) == 1

@@ -146,7 +146,7 @@ class FinishedRun:
         return model
 
     def evaluate(self, console: Console, ablations: Mapping[str, Any]) -> Outcome:
-        """Evaluates the run, with ablations beside those of its recipe."""
+        """Evaluates the run under the ablations of its recipe and under these."""
         settings = self.recipe.evaluation
         settings = settings.model_copy(update={"ablation": {**settings.ablation, **ablations}})
         label = self.folder.resolve().name

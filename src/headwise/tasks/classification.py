@@ -108,7 +108,6 @@ class Classification(Task):
     item_name = "examples"
     counted = (("encoder", 128),)  # the length of GLUE's examples in BERT
     loss_unit = "nats per example"
-    pipeline = "text-classification"
 
     @classmethod
     def clean(cls, columns: Columns, data: LabelledData, split: str) -> Columns:

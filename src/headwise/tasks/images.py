@@ -155,7 +155,6 @@ class Images(Task):
     key = "pixels"
     item_name = "images"
     loss_unit = "nats per pixel"
-    pipeline = "unconditional-image-generation"
     rows_at_once = 100  # a photograph may have megabytes
     clean_keys: ClassVar = {"path", "options", "size", "mode"}
     clean_features = datasets.Features({"pixels": datasets.Value("binary")})

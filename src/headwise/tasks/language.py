@@ -177,7 +177,6 @@ class LanguageModelling(RunningText):
     recipe_class = LanguageRecipe
     model_class = CausalLM
     item_name = "passages"
-    pipeline = "text-generation"
     kind = "lines"
 
     def encode(self, columns: Columns) -> Columns:

@@ -99,7 +99,6 @@ class MaskedLanguageModelling(RunningText):
     recipe_class = MaskedRecipe
     model_class = MaskedLM
     item_name = "sequences"
-    pipeline = "fill-mask"
     kind = "masked"
     counted = (("encoder", 128),)  # table 2 of Zhang et al. 2022, https://arxiv.org/abs/2210.05144
     special = (*RunningText.special, "mask_token_id")

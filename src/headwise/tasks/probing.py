@@ -167,7 +167,7 @@ def word_content(sentences: Sequence[str], num_words: int = 1000) -> Classes:
 
 
 def bigram_shift(sentences: Sequence[str], seed: int = 1) -> Classes:
-    """Makes BShift: in half of the sentences (I) two neighbouring words are swapped, else not (O).
+    """Makes BShift: class I, half of the sentences, has two neighbouring words swapped; O has none.
 
     The two words differ and have only a space between them. The first word and punctuation keep
     their places, and sentences with double quotes are left out.

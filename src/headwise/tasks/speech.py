@@ -127,7 +127,6 @@ class SpeechEnhancement(Task):
     key = "key"
     item_name = "utterances"
     loss_unit = "squared error of log magnitudes"
-    pipeline = "audio-to-audio"
     counted = (("decoder", 626),)  # ten seconds, the length of DNS's test sounds
     rows_at_once = 16  # a recording may be long
     clean_keys: ClassVar = {"rate", "speaker_pattern", "split_by"}

@@ -117,7 +117,6 @@ class Task(TaskData, ABC):
     model_class: ClassVar[type[HeadwiseModel]]
     item_name: ClassVar[str] = "sentences"  # the unit of evaluation and of the bootstrap
     loss_unit: ClassVar[str] = "nats per token"
-    pipeline: ClassVar[str | None] = None  # the name of the task in transformers and on the hub
     # The stacks of the model, each with the length at which costs are counted; 0: the longest.
     counted: ClassVar[tuple[tuple[str, int], ...]] = (("decoder", 0),)
     features: datasets.Features | None = None  # the types that `encode` returns

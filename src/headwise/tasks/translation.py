@@ -121,7 +121,6 @@ class Translation(Task):
     features = datasets.Features(
         dict.fromkeys(("input_ids", "labels"), datasets.List(datasets.Value("int32")))
     )
-    pipeline = "translation"
 
     @classmethod
     def clean(cls, columns: Columns, data: TranslationData, split: str) -> Columns:

@@ -140,7 +140,7 @@ def hidden_changes_nothing(
     time: int = 6,
     seed: int = 0,
 ) -> None:
-    """Hidden positions, later ones or those that a mask hides, change no result of a position.
+    """Asserts that no result of a position depends on a position that it may not see.
 
     Args:
         mask: `(time, time)`, `(rows, time, time)` or `(rows, heads, time, time)`; boolean `True` is
