@@ -33,14 +33,14 @@ PAIRS = {
     "marian untied": _APART,
     "marian two": {**_APART, "decoder_vocab_size": 33, "scale_embedding": True},
 }
-EVERY = DECODERS | ENCODERS | PAIRS
+ALL = DECODERS | ENCODERS | PAIRS
 FIRST_OF_EACH = ["llama", "mistral", "qwen2", "qwen3", "gpt2", "bert", "marian"]
 
 
 @torch.no_grad()
-def source(name):
+def random_model(name):
     """A model all of whose weights are random, norms and biases too."""
-    model = build(name.split()[0], **EVERY[name])
+    model = build(name.split()[0], **ALL[name])
     for weight in model.parameters():
         if weight.requires_grad:
             weight.add_(0.2 * torch.randn_like(weight))
@@ -49,57 +49,57 @@ def source(name):
     return model
 
 
-def read(name, rows=3, time=7):
+def inputs(name, rows=3, time=7):
     mask = padding(rows, time, "left" if name in DECODERS else "right")
     ids = torch.randint(FIRST, 33, (rows, time)).masked_fill(mask, PADDING)
-    given = {"input_ids": ids, "attention_mask": (~mask).long()}
-    return given | (
-        {"decoder_input_ids": tokens(rows, 4).clamp(max=32)} if "marian" in name else {}
-    )
+    batch = {"input_ids": ids, "attention_mask": (~mask).long()}
+    if "marian" in name:
+        batch["decoder_input_ids"] = tokens(rows, 4).clamp(max=32)
+    return batch
 
 
-def logits(model, given, name):
+def logits(model, batch, name):
     """Those of real tokens; both count positions without padding."""
-    real = given["attention_mask"].bool()
-    places = {"position_ids": (real.long().cumsum(1) - 1).clamp(min=0)} if name in DECODERS else {}
-    theirs = type(model).__module__.startswith("transformers")
-    found = model(**given, **(places if theirs else {})).logits
-    return found if "marian" in name else found[real]
+    real = batch["attention_mask"].bool()
+    if name in DECODERS and type(model).__module__.startswith("transformers"):
+        batch = {**batch, "position_ids": (real.long().cumsum(1) - 1).clamp(min=0)}
+    out = model(**batch).logits
+    return out if "marian" in name else out[real]
 
 
-def assert_same(found, expected):
+def assert_same(actual, expected):
     """In float64 but for some norms and rotations, which transformers computes in float32."""
-    steps = 1e-9 if expected.dtype == torch.float64 else 2e-5
-    torch.testing.assert_close(found, expected, rtol=0, atol=steps * expected.abs().max().item())
+    tolerance = 1e-9 if expected.dtype == torch.float64 else 2e-5
+    atol = tolerance * expected.abs().max().item()
+    torch.testing.assert_close(actual, expected, rtol=0, atol=atol)
 
 
-@pytest.mark.parametrize("name", EVERY)
+@pytest.mark.parametrize("name", ALL)
 @torch.no_grad()
 def test_a_converted_model_has_the_same_logits(name, tmp_path):
     """And a saved one; and its source stays as it is."""
-    theirs, given = source(name), read(name)
-    before, state = logits(theirs, given, name), copy.deepcopy(theirs.state_dict())
-    ours = hw.from_transformers(theirs)
-    assert before.std() > 0.1 and not ours.training and ours.dtype == theirs.dtype
-    assert_same(logits(ours, given, name), before)
-    ours.save_pretrained(tmp_path)
-    again = type(ours).from_pretrained(tmp_path, dtype=ours.dtype).eval()
-    assert_same(logits(again, given, name), before)
-    for weight in ours.parameters():
+    source, batch = random_model(name), inputs(name)
+    expected, state = logits(source, batch, name), copy.deepcopy(source.state_dict())
+    converted = hw.from_transformers(source)
+    assert expected.std() > 0.1 and not converted.training and converted.dtype == source.dtype
+    assert_same(logits(converted, batch, name), expected)
+    converted.save_pretrained(tmp_path)
+    loaded = type(converted).from_pretrained(tmp_path, dtype=converted.dtype).eval()
+    assert_same(logits(loaded, batch, name), expected)
+    for weight in converted.parameters():
         weight.zero_()
-    assert all(torch.equal(state[key], value) for key, value in theirs.state_dict().items())
+    assert all(torch.equal(state[key], value) for key, value in source.state_dict().items())
 
 
 # transformers cannot search beams where the decoder has a vocabulary of its own ("marian two").
 @pytest.mark.parametrize("beams", [1, 3])
 @pytest.mark.parametrize("name", [*DECODERS, *list(PAIRS)[:2]])
 def test_a_converted_model_generates_the_same_texts(name, beams):
-    theirs, given = source(name), read(name)
-    given.pop("decoder_input_ids", None)
-    how = {"max_new_tokens": 6, "num_beams": beams, "do_sample": False}
-    expected = theirs.generate(**given, **how)
-    ours = hw.from_transformers(theirs)
-    assert torch.equal(ours.generate(**given, **how), expected)
+    source, batch = random_model(name), inputs(name)
+    batch.pop("decoder_input_ids", None)
+    options = {"max_new_tokens": 6, "num_beams": beams, "do_sample": False}
+    expected = source.generate(**batch, **options)
+    assert torch.equal(hw.from_transformers(source).generate(**batch, **options), expected)
 
 
 PLANS = ["gated", "differential", "mae", {"system": "moh", "shared_heads": 2, "top_k": 2}]
@@ -108,41 +108,42 @@ PLANS = ["gated", "differential", "mae", {"system": "moh", "shared_heads": 2, "t
 @pytest.mark.parametrize("name", FIRST_OF_EACH)
 @torch.no_grad()
 def test_another_attention_starts_from_the_converted_one(name):
-    theirs, given = source(name), read(name)
-    ours = hw.from_transformers(theirs)
-    expected = logits(theirs, given, name)
+    source, batch = random_model(name), inputs(name)
+    converted = hw.from_transformers(source)
+    expected = logits(source, batch, name)
     for plan in PLANS:
-        other = ours.with_attention(plan)
-        assert hw.gate_parameters(other) and not hw.gate_parameters(ours)
-        assert_same(logits(other, given, name), expected)
+        replaced = converted.with_attention(plan)
+        assert hw.gate_parameters(replaced) and not hw.gate_parameters(converted)
+        assert_same(logits(replaced, batch, name), expected)
 
 
 @pytest.mark.parametrize("name", FIRST_OF_EACH)
 def test_losses_and_what_learns_are_the_same(name):
     """A frozen weight stays frozen; of those of headwise and its source the same learn."""
-    theirs = source(name).requires_grad_(False)
-    theirs.get_input_embeddings().requires_grad_(True)
-    ours = hw.from_transformers(theirs.train())
+    source = random_model(name).requires_grad_(False)
+    source.get_input_embeddings().requires_grad_(True)
+    converted = hw.from_transformers(source.train())
     ids = tokens(3, 6)
     batch = {"input_ids": ids, "labels": ids.index_fill(1, torch.tensor([4, 5]), -100)}
-    found, grads = [], []
-    for model in (theirs, ours):
-        found.append(model(**batch).loss)
-        found[-1].backward()
+    losses, grads = [], []
+    for model in (source, converted):
+        losses.append(model(**batch).loss)
+        losses[-1].backward()
         grads.append([p.grad for p in model.parameters() if p.grad is not None])
-    assert ours.training
+    assert converted.training
     # transformers computes some losses in float32.
-    torch.testing.assert_close(*found, rtol=1e-6, atol=0, check_dtype=False)
+    torch.testing.assert_close(*losses, rtol=1e-6, atol=0, check_dtype=False)
     torch.testing.assert_close(*grads, rtol=1e-5, atol=1e-6)
 
 
 def test_special_tokens_and_settings_are_taken_over():
-    theirs = build("gpt2", pad_token_id=None, eos_token_id=[3, 4]).bfloat16()
-    theirs.generation_config.update(max_new_tokens=3, do_sample=True, top_k=7)
-    ours = hw.from_transformers(theirs)
-    assert (ours.config.pad_token_id, ours.config.eos_token_id) == (None, [3, 4])
-    assert (ours.dtype, ours.training, ours.config.bos_token_id) == (torch.bfloat16, False, 2)
-    assert ours.generation_config.to_dict()["top_k"] == 7
+    source = build("gpt2", pad_token_id=None, eos_token_id=[3, 4]).bfloat16()
+    source.generation_config.update(max_new_tokens=3, do_sample=True, top_k=7)
+    converted = hw.from_transformers(source)
+    config = converted.config
+    assert (config.pad_token_id, config.eos_token_id, config.bos_token_id) == (None, [3, 4], 2)
+    assert (converted.dtype, converted.training) == (torch.bfloat16, False)
+    assert converted.generation_config.to_dict()["top_k"] == 7
 
 
 _DYNAMIC = {"rope_type": "dynamic", "rope_theta": 100.0, "factor": 2.0}
@@ -162,8 +163,8 @@ def test_what_our_models_do_not_compute_is_refused(name, options, must_name):
 
 
 def test_models_that_are_gated_pruned_or_not_loaded_are_refused():
-    for given, name in ((gate("gpt2"), "remove_gates"), (build("bert").bert, "BertForMaskedLM"),
+    for model, name in ((gate("gpt2"), "remove_gates"), (build("bert").bert, "BertForMaskedLM"),
                         ("gpt2", "loaded")):  # fmt: skip
-        refused({name}, hw.from_transformers, given)
+        refused({name}, hw.from_transformers, model)
     with pytest.raises(RuntimeError, match="size mismatch"):
         hw.from_transformers(hw.prune_heads(build("gpt2"), {"transformer.h.0.attn": [1]}))

@@ -17,8 +17,8 @@ from support.architectures import (
     assert_near,
     attentions,
     build,
-    called,
     gate,
+    inputs,
     labelled,
     refused,
     tokens,
@@ -42,11 +42,11 @@ def test_gates_stand_over_every_attention_and_their_parameters_are_known(name):
     assert gated_paths(model) == list(projections)
     added = {id(p) for p in model.parameters()} - plain
     assert {id(p) for p in hw.gate_parameters(model)} == added
-    outputs = {id(p) for each in projections.values() for p in each.parameters()}
+    outputs = {id(p) for projection in projections.values() for p in projection.parameters()}
     assert {id(p) for p in hw.output_parameters(model)} == outputs
 
 
-_OTHERS = {
+_UNTRIED = {
     "BloomForCausalLM": ("decoder_self", {}),
     "MptForCausalLM": ("decoder_self", {}),
     "FalconForCausalLM": ("decoder_self", {}),
@@ -61,30 +61,31 @@ _OTHERS = {
 }
 
 
-@pytest.mark.parametrize("name", _OTHERS)
+@pytest.mark.parametrize("name", _UNTRIED)
 @torch.no_grad()
 def test_heads_of_families_that_were_never_tried_are_found(name):
     """What is causal sees nothing later, what is not says so, and untrained gates change nothing"""
-    kind, (site, more) = getattr(tf, name), _OTHERS[name]
+    kind, (site, settings) = getattr(tf, name), _UNTRIED[name]
     sizes = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 4, "vocab_size": 40}
-    model = kind(kind.config_class(**sizes, intermediate_size=8, pad_token_id=1, **more)).eval()
-    given = {"input_ids": tokens(2, 8)} if "Vision" not in name else {}
-    given = given or {"pixel_values": torch.randn(2, 3, 8, 8)}
-    given |= {"use_cache": False} if site == "decoder_self" else {}
-    before = model(**given)[0]
+    sizes |= {"intermediate_size": 8, "pad_token_id": 1}
+    model = kind(kind.config_class(**sizes, **settings)).eval()
+    ids = tokens(2, 8)
+    is_vision = "Vision" in name
+    batch = {"pixel_values": torch.randn(2, 3, 8, 8)} if is_vision else {"input_ids": ids}
+    batch |= {"use_cache": False} if site == "decoder_self" else {}
+    before = model(**batch)[0]
     hw.gate_heads(model, sites=[site])
     assert len(gated_paths(model)) == 2
-    assert_near(model(**given)[0], before)
-    before = train_at_random(model)(**given)[0]
-    if "input_ids" in given:
-        given["input_ids"][:, -1] = given["input_ids"][:, -1] % 30 + 5
-    moved = (model(**given)[0] - before).abs().amax((0, 2)) > 1e-6
-    assert not moved[:-1].any() if site == "decoder_self" else moved.all() or "Vision" in name
+    assert_near(model(**batch)[0], before)
+    before = train_at_random(model)(**batch)[0]
+    ids[:, -1] = ids[:, -1] % 30 + 5
+    moved = (model(**batch)[0] - before).abs().amax((0, 2)) > 1e-6
+    assert not moved[:-1].any() if site == "decoder_self" else moved.all() or is_vision
 
 
 def test_layers_and_sites_choose_attentions():
-    chosen = {"layers": [1], "sites": ["decoder_self", "decoder_cross"]}
-    paths = gated_paths(hw.gate_heads(build("bart"), **chosen))
+    sites = ["decoder_self", "decoder_cross"]
+    paths = gated_paths(hw.gate_heads(build("bart"), layers=[1], sites=sites))
     assert paths == [f"model.decoder.layers.1.{name}_attn" for name in ("self", "encoder")]
 
 
@@ -155,31 +156,31 @@ MASKS = {"causal": _CAUSAL, "packed": _TEXTS, "packed, causal": _TEXTS & _CAUSAL
 def test_what_a_mask_of_ones_own_hides_moves_no_gate(name, system, mask):
     """Gates that average over positions refuse such a mask."""
     seen, ids = MASKS[mask] & _CAUSAL if name == "gpt2" else MASKS[mask], tokens(1, 6)
-    how = {"attention_mask": seen[None, None], **({"use_cache": False} if name == "gpt2" else {})}
-    refused({"(1, 1, 6, 6)", "gate_window=1"}, gate(name), input_ids=ids, **how)
+    options = {"attention_mask": seen[None, None]}
+    options |= {"use_cache": False} if name == "gpt2" else {}
+    refused({"(1, 1, 6, 6)", "gate_window=1"}, gate(name), input_ids=ids, **options)
     system = "gated" if (name, system) == ("bert", "mae") else system
     model = gate(name, system, layers=[1], **BY_POSITION[system])
-    before = model(input_ids=ids, **how).logits
-    for changed in range(6):
-        other = ids.clone()
-        other[0, changed] = (ids[0, changed] - 4) % 30 + 5
-        moved = ((model(input_ids=other, **how).logits - before).abs() > 1e-10).any(-1)[0]
-        assert moved[changed] and not moved[~seen[:, changed]].any()
+    before = model(input_ids=ids, **options).logits
+    for position in range(6):
+        changed = ids.clone()
+        changed[0, position] = (ids[0, position] - 4) % 30 + 5
+        moved = ((model(input_ids=changed, **options).logits - before).abs() > 1e-10).any(-1)[0]
+        assert moved[position] and not moved[~seen[:, position]].any()
 
 
 @torch.no_grad()
 def test_packed_texts_are_gated_as_each_by_itself_or_refused():
     texts = [tokens(1, 3), tokens(1, 4)]
-    both, places = torch.cat(texts, 1), torch.tensor([[0, 1, 2, 0, 1, 2, 3]])
+    ids, positions = torch.cat(texts, 1), torch.tensor([[0, 1, 2, 0, 1, 2, 3]])
     for system, options in BY_POSITION.items():
         model = gate("gpt2", system, **options)
-        packed = model(both, position_ids=places, use_cache=False).logits
+        packed = model(ids, position_ids=positions, use_cache=False).logits
         assert_near(packed, torch.cat([model(text, use_cache=False).logits for text in texts], 1))
     for name, system, options in (("gpt2", "mae", {}), ("gpt2", "mae", {"gate_window": 2}),
                                   ("bert", "mae", {})):  # fmt: skip
-        refused(
-            {"packed", "gate_window=1"}, gate(name, system, **options), both, position_ids=places
-        )
+        model = gate(name, system, **options)
+        refused({"packed", "gate_window=1"}, model, ids, position_ids=positions)
 
 
 WAYS_OUT = {"use_cache=False", "gate_window=1", "from_transformers"}
@@ -187,14 +188,14 @@ WAYS_OUT = {"use_cache=False", "gate_window=1", "from_transformers"}
 
 @pytest.mark.parametrize("name", ["gpt2", "llama", "bart"])
 def test_gates_that_look_back_refuse_a_cache_of_what_they_have_not_seen(name):
-    read = {"input_ids": tokens(2, 5), "max_new_tokens": 3, "do_sample": False}
-    for how in ({}, {"cache_implementation": "static"}):
-        refused(WAYS_OUT, gate(name).generate, **read, **how)
-    expected = gate(name).generate(**read, use_cache=False)
+    arguments = {"input_ids": tokens(2, 5), "max_new_tokens": 3, "do_sample": False}
+    for cache in ({}, {"cache_implementation": "static"}):
+        refused(WAYS_OUT, gate(name).generate, **arguments, **cache)
+    expected = gate(name).generate(**arguments, use_cache=False)
     assert expected.size(1) == 4 if name == "bart" else 8
     window = gate(name, gate_window=1)
-    without, cached = (window.generate(**read, use_cache=cache) for cache in (False, True))
-    assert torch.equal(without, cached)
+    uncached, cached = (window.generate(**arguments, use_cache=use) for use in (False, True))
+    assert torch.equal(uncached, cached)
 
 
 @torch.no_grad()
@@ -216,42 +217,42 @@ def test_gates_are_loaded_over_the_model_they_were_saved_from_alone(tmp_path):
     hw.save_gates(model, tmp_path)
     other = hw.load_gates(tf.BertForSequenceClassification(model.config), tmp_path)
     pairs = zip(hw.gate_parameters(other), hw.gate_parameters(model), strict=True)
-    assert all(torch.equal(one, two.to(one.dtype)) for one, two in pairs)
+    assert all(torch.equal(loaded, saved.to(loaded.dtype)) for loaded, saved in pairs)
 
-    def stays(model, *must_name, folder=tmp_path):
+    def stays_ungated(model, *must_name, folder=tmp_path):
         names = list(model.state_dict())
         refused(must_name, hw.load_gates, model, folder)
         assert list(model.state_dict()) == names
 
-    stays(build("bert", {**TINY, "head_dim": 2}), "gate", "size mismatch")
-    stays(build("gpt2"), "encoder.layer.0.attention")
-    stays(build("bert to bert"), "encoder_self", "decoder_self")
+    stays_ungated(build("bert", {**TINY, "head_dim": 2}), "gate", "size mismatch")
+    stays_ungated(build("gpt2"), "encoder.layer.0.attention")
+    stays_ungated(build("bert to bert"), "encoder_self", "decoder_self")
     (tmp_path / "empty").mkdir()
-    stays(build("bert"), "empty", "save_gates", folder=tmp_path / "empty")
+    stays_ungated(build("bert"), "empty", "save_gates", folder=tmp_path / "empty")
     model.save_pretrained(tmp_path / "whole")  # as transformers' Trainer does
-    stays(build("bert"), "whole", "save_gates", folder=tmp_path / "whole")
+    stays_ungated(build("bert"), "whole", "save_gates", folder=tmp_path / "whole")
     file = tmp_path / "head_gates.safetensors"
-    whole = load_file(file)
-    with safe_open(file, "pt") as held:
-        told, *others = json.loads(held.metadata()["gates"])
-    assert told["system"] == "mae" and told["options"] == OPTIONS["mae"] and len(others) == 1
+    tensors = load_file(file)
+    with safe_open(file, "pt") as content:
+        first, *others = json.loads(content.metadata()["gates"])
+    assert first["system"] == "mae" and first["options"] == OPTIONS["mae"] and len(others) == 1
     for change, named in (({"system": "maee"}, "mae"), ({"options": {"gate_depth": 2}}, "gate_")):
-        save_file(whole, file, metadata={"gates": json.dumps([told | change])})
-        stays(build("bert"), str(tmp_path), "layer.0", named)
-    left = {n: each for n, each in whole.items() if not n.endswith("gate.output.bias")}
-    save_file(left, file, metadata={"gates": json.dumps([told])})
-    stays(build("bert"), str(tmp_path), "gate.output.bias")
-    save_file(whole, file)
-    stays(build("bert"), str(file), "save_gates")
+        save_file(tensors, file, metadata={"gates": json.dumps([first | change])})
+        stays_ungated(build("bert"), str(tmp_path), "layer.0", named)
+    without_bias = {n: x for n, x in tensors.items() if not n.endswith("gate.output.bias")}
+    save_file(without_bias, file, metadata={"gates": json.dumps([first])})
+    stays_ungated(build("bert"), str(tmp_path), "gate.output.bias")
+    save_file(tensors, file)
+    stays_ungated(build("bert"), str(file), "save_gates")
     file.write_bytes(file.read_bytes()[:100])
-    stays(build("bert"), str(file))
+    stays_ungated(build("bert"), str(file))
 
 
 @pytest.mark.parametrize("name", MODELS)
 @torch.no_grad()
 def test_a_folded_model_computes_what_the_gated_one_does(name, tmp_path):
     model = train_at_random(hw.gate_heads(build(name), "gated", gate="static"))
-    batch = called(name, model)
+    batch = inputs(name, model)
     before = model(**batch).logits
     assert not torch.allclose(build(name)(**batch).logits, before, rtol=0, atol=1e-5)
     assert hw.fold_gates(model) is model and not hw.gate_parameters(model)
@@ -270,7 +271,7 @@ def test_losses_of_the_gates_are_in_the_loss_of_the_model_in_training(name):
     model.train()
     with hw.record(model) as decisions:
         loss = model(**batch).loss
-    balance = sum(made.loss for each in decisions.values() for made in each)
+    balance = sum(routing.loss for passes in decisions.values() for routing in passes)
     assert balance > 0
     torch.testing.assert_close(loss, plain + balance, rtol=1e-5, atol=0, check_dtype=False)
 
@@ -287,7 +288,7 @@ def test_losses_of_the_gates_count_by_a_batchs_share_of_the_labels_of_a_step(nam
     )
     with hw.record(model) as decisions:
         model(**batch)
-    balance = sum(made.loss for each in decisions.values() for made in each)
+    balance = sum(routing.loss for passes in decisions.values() for routing in passes)
     task = model.eval()(**batch, num_items_in_batch=(labels != -100).sum()).loss
     torch.testing.assert_close(whole, task + balance, rtol=1e-5, atol=0, check_dtype=False)
     # BART passes over the number, so that its own loss stays what it is.
@@ -303,12 +304,12 @@ def test_gates_learn_the_same_where_layers_are_computed_again(name):
     twin = copy.deepcopy(model)
     twin.activation_checkpointing_enable({"use_reentrant": False})
     batch = labelled(name, model)
-    for each in (model, twin):
-        each(**batch).loss.backward()
-    for one, other in zip(hw.gate_parameters(model), hw.gate_parameters(twin), strict=True):
-        torch.testing.assert_close(other.grad, one.grad, rtol=1e-4, atol=1e-7)
-    for one, other in zip(model.buffers(), twin.buffers(), strict=True):
-        torch.testing.assert_close(other, one)
+    for computed in (model, twin):
+        computed(**batch).loss.backward()
+    for once, twice in zip(hw.gate_parameters(model), hw.gate_parameters(twin), strict=True):
+        torch.testing.assert_close(twice.grad, once.grad, rtol=1e-4, atol=1e-7)
+    for once, twice in zip(model.buffers(), twin.buffers(), strict=True):
+        torch.testing.assert_close(twice, once)
 
 
 def test_passes_whose_layers_are_computed_again_together_are_right_or_refused():
@@ -316,11 +317,11 @@ def test_passes_whose_layers_are_computed_again_together_are_right_or_refused():
     model = hw.gate_heads(build("gpt2").requires_grad_(False), **OPTIONS["mae"])
     train_at_random(model).train()
     model.activation_checkpointing_enable({"use_reentrant": False})
-    how = {"input_ids": tokens(2, 5), "use_cache": False}
+    arguments = {"input_ids": tokens(2, 5), "use_cache": False}
     left = torch.tensor([[0, 0, 1, 1, 1], [1, 1, 1, 1, 1]])
 
     def loss(**mask):
-        return model(**how, **mask).logits.square().mean()
+        return model(**arguments, **mask).logits.square().mean()
 
     for mask in ({}, {"attention_mask": left}):
         for _ in range(2):
@@ -347,7 +348,7 @@ def test_what_is_left_after_some_gates_are_removed_is_right():
     hw.remove_gates(model.bert.encoder.layer[0])
     assert torch.equal(model(ids, mask).logits, other(ids, mask).logits)
     hw.remove_gates(model)
-    hooks = [(each._forward_pre_hooks, each._forward_hooks) for each in model.modules()]  # noqa: SLF001
+    hooks = [(m._forward_pre_hooks, m._forward_hooks) for m in model.modules()]  # noqa: SLF001
     assert not any(before or after for before, after in hooks)
     model = gate("gpt2")
     for layer in model.transformer.h:
@@ -368,26 +369,26 @@ def test_what_stands_in_for_gates_without_hooks_is_refused():
 def test_gates_compute_the_same_in_a_compiled_model():
     """Also if it has run before they were put on, and while heads are ablated."""
     mask = torch.tensor([[1, 1, 1, 1, 1], [0, 0, 1, 1, 1]])
-    given = {"input_ids": tokens(2, 5), "attention_mask": mask, "use_cache": False}
+    batch = {"input_ids": tokens(2, 5), "attention_mask": mask, "use_cache": False}
     for system in OPTIONS:
         model, plain = gate("gpt2", system), build("gpt2")
         compiled = torch.compile(plain, backend="eager")
-        before = compiled(**given).logits
+        before = compiled(**batch).logits
         with hw.ablated(compiled, "_orig_mod.transformer.h.0.attn", head=1):
-            assert not torch.allclose(compiled(**given).logits, before)
+            assert not torch.allclose(compiled(**batch).logits, before)
         hw.gate_heads(compiled, system, **OPTIONS[system]).load_state_dict(
-            {f"_orig_mod.{name}": each for name, each in model.state_dict().items()}, strict=False
+            {f"_orig_mod.{name}": x for name, x in model.state_dict().items()}, strict=False
         )
-        assert_near(compiled(**given).logits, model(**given).logits)
-        assert_near(hw.remove_gates(compiled)(**given).logits, before)
+        assert_near(compiled(**batch).logits, model(**batch).logits)
+        assert_near(hw.remove_gates(compiled)(**batch).logits, before)
 
 
 @pytest.mark.parametrize("system", OPTIONS)
 def test_adapters_of_peft_learn_and_are_saved_beside_gates(system, tmp_path):
     """Adapters see what the gates have changed, so that merging them changes nothing."""
     peft = pytest.importorskip("peft")
-    how = {"target_modules": ["c_attn", "c_proj"], "fan_in_fan_out": True, "task_type": "CAUSAL_LM"}
-    config = peft.LoraConfig(r=2, modules_to_save=["head_gates.system"], **how)
+    lora = {"target_modules": ["c_attn", "c_proj"], "modules_to_save": ["head_gates.system"]}
+    config = peft.LoraConfig(r=2, **lora, fan_in_fan_out=True, task_type="CAUSAL_LM")
     model, ids = peft.get_peft_model(gate("gpt2", system), config).train(), tokens(4, 6)
     model(input_ids=ids, labels=ids).loss.backward()
     torch.optim.SGD(model.parameters(), lr=0.5).step()

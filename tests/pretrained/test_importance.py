@@ -33,8 +33,8 @@ def by_hand(model, batch, path):
         with without(model, {path: [head]}, left=left):
             return losses(model, batch)
 
-    each = [loss(head, 1 + 1e-4) - loss(head, 1 - 1e-4) for head in range(4)]
-    return torch.stack(each, 1).abs() / 2e-4
+    differences = [loss(head, 1 + 1e-4) - loss(head, 1 - 1e-4) for head in range(4)]
+    return torch.stack(differences, 1).abs() / 2e-4
 
 
 @pytest.mark.parametrize("name", ["gpt2", "bert", "bart", "roberta"])
@@ -44,42 +44,43 @@ def test_importance(name):
     batch, paths = labelled(name, model), list(attentions(model))
     batch.pop("use_cache", None)  # all that is left are tensors of items
     model.train().requires_grad_(False)
-    found = hw.head_importance(model, [batch])
-    assert len(found) == 4 * len(paths)
+    heads = hw.head_importance(model, [batch])
+    assert len(heads) == 4 * len(paths)
     for path in paths[-2:]:
         expected = by_hand(model, batch, path).numpy()
-        for head in (each for each in found if each.path == path):
+        for head in (head for head in heads if head.path == path):
             values = expected[:, head.head]
             assert head.importance == pytest.approx(values.mean(), rel=1e-5, abs=1e-7)
             interval = tuple(ttest_1samp(values, 0).confidence_interval(0.95))
             assert (head.low, head.high) == pytest.approx(interval, rel=1e-4, abs=1e-6)
-    ranked = [head.importance for head in found]
+    ranked = [head.importance for head in heads]
     assert ranked == sorted(ranked, reverse=True) and ranked[0] > 1e-4
     assert model.training and not any(p.requires_grad for p in model.parameters())
     items = [{key: value[i : i + 1] for key, value in batch.items()} for i in range(3)]
-    again = {head[:4]: head.importance for head in hw.head_importance(model, items)}
-    assert again == pytest.approx({head[:4]: head.importance for head in found}, rel=1e-6)
+    by_item = {head[:4]: head.importance for head in hw.head_importance(model, items)}
+    assert by_item == pytest.approx({head[:4]: head.importance for head in heads}, rel=1e-6)
 
 
 def test_the_least_important_heads():
     """Each attention keeps its most important head."""
     model = build("bert")
     batch = labelled("bert", model)
-    plain = hw.head_importance(model, batch)
+    ranking = hw.head_importance(model, batch)
     best = {}
-    for head in plain:
+    for head in ranking:
         best.setdefault(head.path, head)
-    free = [(head.path, head.head) for head in reversed(plain) if head is not best[head.path]]
+    free = [(head.path, head.head) for head in reversed(ranking) if head is not best[head.path]]
     for number in range(7):
-        cut = plain.least(number)
-        assert sorted((path, head) for path in cut for head in cut[path]) == sorted(free[:number])
-    (cut,) = plain.least(1, group=2).values()
-    assert sorted(cut) in ([0, 1], [2, 3])
-    refused({"7"}, plain.least, 7)
+        least = ranking.least(number)
+        pairs = sorted((path, head) for path, heads in least.items() for head in heads)
+        assert pairs == sorted(free[:number])
+    (group,) = ranking.least(1, group=2).values()
+    assert sorted(group) in ([0, 1], [2, 3])
+    refused({"7"}, ranking.least, 7)
     columns = ["path", "site", "layer", "head", "importance", "low", "high"]
-    assert list(plain.frame().columns) == columns and len(plain.frame()) == 8
-    one = hw.head_importance(model, {key: value[:1] for key, value in batch.items()})
-    assert all(math.isnan(head.low) and math.isnan(head.high) for head in one)
+    assert list(ranking.frame().columns) == columns and len(ranking.frame()) == 8
+    of_one_item = hw.head_importance(model, {key: value[:1] for key, value in batch.items()})
+    assert all(math.isnan(head.low) and math.isnan(head.high) for head in of_one_item)
 
 
 @pytest.mark.parametrize("name", ["gpt2", "bart"])
@@ -91,8 +92,8 @@ def test_items_without_labels_are_left_out(name):
     expected = hw.head_importance(model, {key: value[:2] for key, value in batch.items()})
     items = [{key: value[i : i + 1] for key, value in batch.items()} for i in range(3)]
     for data in (batch, items):
-        found = {head[:4]: head[4:] for head in hw.head_importance(model, data)}
-        assert found == {head[:4]: pytest.approx(head[4:]) for head in expected}
+        actual = {head[:4]: head[4:] for head in hw.head_importance(model, data)}
+        assert actual == {head[:4]: pytest.approx(head[4:]) for head in expected}
 
 
 PLANS = ["standard", "agreement", "weighted", "moh", "mae", {"system": "tim", "layers": "all"}]
@@ -116,7 +117,7 @@ def test_importance_of_models_of_headwise(plan):
         parameter.data.add_(torch.randn_like(parameter) / 4)
     ids = torch.randint(20, (1, 7))
     batch = {"input_ids": ids, "labels": ids}
-    found = {head[::3][:2]: head.importance for head in hw.head_importance(model, batch)}
+    actual = {(h.path, h.head): h.importance for h in hw.head_importance(model, batch)}
     masks = {}
     for path, module in attentions_of(model).items():
         heads = 8 if "moa" in str(plan) else module.num_heads
@@ -126,7 +127,7 @@ def test_importance_of_models_of_headwise(plan):
     expected = {
         (p, h): x for p, g in zip(masks, grads, strict=True) for h, x in enumerate(g.abs().tolist())
     }
-    assert found == pytest.approx(expected, rel=1e-9, abs=1e-12) and max(found.values()) > 1e-4
+    assert actual == pytest.approx(expected, rel=1e-9, abs=1e-12) and max(actual.values()) > 1e-4
 
 
 def test_a_module_of_ones_own_with_a_loss_of_ones_own():
@@ -136,10 +137,10 @@ def test_a_module_of_ones_own_with_a_loss_of_ones_own():
         return module["norm"](module["attention"](x).output).pow(3).sum((1, 2))
 
     x = torch.randn(5, 6, 16)
-    found, ones = (hw.head_importance(layer, x.split(size), loss=loss) for size in (2, 1))
-    assert [h.importance for h in found] == pytest.approx([h.importance for h in ones], rel=1e-4)
-    assert {head.path for head in found} == {"attention"}
-    refused({"shape", "(items,)"}, hw.head_importance, layer, [x], loss=lambda *of: loss(*of).sum())
+    pairs, ones = (hw.head_importance(layer, x.split(size), loss=loss) for size in (2, 1))
+    assert [h.importance for h in pairs] == pytest.approx([h.importance for h in ones], rel=1e-4)
+    assert {head.path for head in pairs} == {"attention"}
+    refused({"shape", "(items,)"}, hw.head_importance, layer, [x], loss=lambda *a: loss(*a).sum())
 
 
 def _broken():

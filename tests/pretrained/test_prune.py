@@ -15,8 +15,8 @@ from support.architectures import (
     assert_near,
     attentions,
     build,
-    called,
     gate,
+    inputs,
     refused,
     sizes,
     tokens,
@@ -29,25 +29,25 @@ from torch.nn.utils import parametrizations, prune
 import headwise as hw
 
 # Heads that have norms, sinks or biases of their own, or share maps in ways that are not known.
-WHOLE = ("olmo2", "gpt-oss", "t5", "phi3", "vit to gpt2")
-CUT = [name for name in MODELS if name not in WHOLE]
+UNPRUNABLE = ("olmo2", "gpt-oss", "t5", "phi3", "vit to gpt2")
+PRUNABLE = [name for name in MODELS if name not in UNPRUNABLE]
 
 
-@pytest.mark.parametrize("name", CUT)
+@pytest.mark.parametrize("name", PRUNABLE)
 @torch.no_grad()
 def test_pruned_heads_are_ablated_ones(name):
     """One of each group that shares keys in one attention, a whole group in another."""
     model = build(name)
-    given, paths = called(name, model), list(attentions(model))
-    chosen = {paths[-1]: [1, 2]} if name == "albert" else {paths[-1]: [1, 2], paths[0]: [2, 3]}
+    batch, paths = inputs(name, model), list(attentions(model))
+    heads = {paths[-1]: [1, 2]} if name == "albert" else {paths[-1]: [1, 2], paths[0]: [2, 3]}
     attentions(model)[paths[-1]].weight.requires_grad_(False)
     pruned = copy.deepcopy(model)
-    assert hw.prune_heads(pruned, chosen) is pruned
-    with without(model, chosen):
-        assert_near(pruned(**given).logits, model(**given).logits)
-    learning, were = ([p.requires_grad for p in each.parameters()] for each in (pruned, model))
-    assert learning == were and not all(were)
-    for path in chosen:
+    assert hw.prune_heads(pruned, heads) is pruned
+    with without(model, heads):
+        assert_near(pruned(**batch).logits, model(**batch).logits)
+    after, before = ([p.requires_grad for p in m.parameters()] for m in (pruned, model))
+    assert after == before and not all(before)
+    for path in heads:
         assert width_of(attentions(pruned)[path]) * 2 == width_of(attentions(model)[path])
 
 
@@ -62,28 +62,28 @@ def test_heads_are_pruned_at_once_or_one_after_another(name, data):
     model = build(name, size)
     path = data.draw(st.sampled_from(list(attentions(model))))
     # So many of each group; of groups of one, some groups.
-    less = data.draw(st.integers(1, group - 1)) if group > 1 else 0
-    gone = [key * group + each for key in range(keys) for each in range(less)]
-    gone = gone or list(range(data.draw(st.integers(1, keys - 1))))
-    once = hw.prune_heads(copy.deepcopy(model), {path: gone})
-    with without(model, {path: gone}, of=size["heads"]):
-        given = called(name, model)
-        assert_near(once(**given).logits, model(**given).logits)
-    steps = [[head] for head in gone] if group == 1 else [gone[each::less] for each in range(less)]
+    fewer = data.draw(st.integers(1, group - 1)) if group > 1 else 0
+    removed = [key * group + head for key in range(keys) for head in range(fewer)]
+    removed = removed or list(range(data.draw(st.integers(1, keys - 1))))
+    at_once = hw.prune_heads(copy.deepcopy(model), {path: removed})
+    batch = inputs(name, model)
+    with without(model, {path: removed}, count=size["heads"]):
+        assert_near(at_once(**batch).logits, model(**batch).logits)
+    steps = [removed[i::fewer] for i in range(fewer)] if group > 1 else [[h] for h in removed]
     for number, step in enumerate(steps):
         # Numbers have become smaller, by the heads before that are gone, and are any integers.
-        before = [head for each in steps[:number] for head in each]
-        now = [head - sum(each < head for each in before) for head in step]
+        before = [head for heads in steps[:number] for head in heads]
+        heads = [head - sum(earlier < head for earlier in before) for head in step]
         ablated = copy.deepcopy(model)
-        hw.prune_heads(model, {path: torch.tensor(now)})
-        with hw.ablated(ablated, path, head=np.array(now)):
-            assert_near(ablated(**given).logits, model(**given).logits)
-    for one, other in zip(once.parameters(), model.parameters(), strict=True):
-        assert torch.equal(one, other)
+        hw.prune_heads(model, {path: torch.tensor(heads)})
+        with hw.ablated(ablated, path, head=np.array(heads)):
+            assert_near(ablated(**batch).logits, model(**batch).logits)
+    for expected, actual in zip(at_once.parameters(), model.parameters(), strict=True):
+        assert torch.equal(actual, expected)
 
 
 @pytest.mark.parametrize("evenly", [True, False])
-@pytest.mark.parametrize("name", ["gpt2", "bert", "qwen3", "bart", "bert to bert"])
+@pytest.mark.parametrize("name", ["gpt2", "bert", "qwen3", "gpt-neox", "bart", "bert to bert"])
 @torch.no_grad()
 def test_pruned_models_are_saved_loaded_gated_and_generate(name, evenly, tmp_path):
     model = build(name)
@@ -96,40 +96,56 @@ def test_pruned_models_are_saved_loaded_gated_and_generate(name, evenly, tmp_pat
     left = [*model.config.headwise_heads_left.values()]
     assert left == ([[1, 2]] * len(paths) if evenly else [[2], [1, 2]])
     model.save_pretrained(tmp_path)
-    kind, given = type(model), called(name, model)
+    kind, batch = type(model), inputs(name, model)
     with pytest.raises(RuntimeError, match="mismatched_sizes"):
         kind.from_pretrained(tmp_path)
     loaded = hw.load_pruned(kind, tmp_path, attn_implementation="eager").eval()
-    state, expected = loaded.state_dict(), model(**given).logits
-    there = {k: v for k, v in model.state_dict().items() if "pooler" not in k}
-    assert type(loaded) is kind and all(torch.equal(state[k], v) for k, v in there.items())
-    assert_near(loaded(**given).logits, expected)
+    state, expected = loaded.state_dict(), model(**batch).logits
+    saved = {k: v for k, v in model.state_dict().items() if "pooler" not in k}
+    assert type(loaded) is kind and all(torch.equal(state[k], v) for k, v in saved.items())
+    assert_near(loaded(**batch).logits, expected)
     if name != "bert":
-        read = {"input_ids": tokens(2, 5), "max_new_tokens": 4}
-        one, other = (model.generate(**read, use_cache=cache) for cache in (True, False))
-        assert torch.equal(one, other)
+        arguments = {"input_ids": tokens(2, 5), "max_new_tokens": 4}
+        cached, uncached = (model.generate(**arguments, use_cache=use) for use in (True, False))
+        assert torch.equal(cached, uncached)
     hw.prune_heads(loaded, {paths[-1]: [1] if evenly else []}).save_pretrained(tmp_path / "again")
     again = hw.load_pruned(kind, tmp_path / "again").eval()
-    assert_near(hw.gate_heads(again, "gated")(**given).logits, loaded(**given).logits)
+    assert_near(hw.gate_heads(again, "gated")(**batch).logits, loaded(**batch).logits)
 
 
 def test_whole_models_load_too_and_other_classes_over_the_same_base(tmp_path):
     build("gpt2").save_pretrained(tmp_path)
     assert hw.load_pruned(tf.GPT2Model, tmp_path).h[0].attn.num_heads == 4
     hw.prune_heads(build("gpt2").transformer, {"h.1.attn": [2]}).save_pretrained(tmp_path)
-    said = json.loads((tmp_path / "config.json").read_text())["headwise_heads_left"]
-    assert said == {"h.1.attn": [0, 1, 3]}
+    left = json.loads((tmp_path / "config.json").read_text())["headwise_heads_left"]
+    assert left == {"h.1.attn": [0, 1, 3]}
     for kind in (tf.GPT2Model, tf.GPT2ForSequenceClassification):
         assert hw.load_pruned(kind, tmp_path).base_model.h[1].attn.num_heads == 3
 
 
-def computed(change):
+def changed(change_projection):
     model = build("bert")
-    change(model.bert.encoder.layer[0].attention.output.dense)
+    change_projection(model.bert.encoder.layer[0].attention.output.dense)
     return model
 
 
+def with_config_of_a_pruned_model():
+    """All heads of layer 1 are there, of which the config says that two are left."""
+    pruned = hw.prune_heads(build("gpt2"), {"transformer.h.1.attn": [0, 1]})
+    return tf.GPT2LMHeadModel(pruned.config)
+
+
+def test_a_new_model_is_pruned_once_its_config_says_no_more_which_heads_are_left():
+    model = with_config_of_a_pruned_model()
+    del model.config.headwise_heads_left
+    hw.prune_heads(model, {"transformer.h.1.attn": [0]})
+    assert model.config.headwise_heads_left == {"h.1.attn": [1, 2, 3]}
+
+
+LEFT = {"2 heads", "transformer.h.1.attn", "has 4", "load_pruned", "headwise_heads_left"}
 REFUSED = [
+    (with_config_of_a_pruned_model, {"transformer.h.1.attn": [0]}, LEFT),
+    (with_config_of_a_pruned_model, {"transformer.h.0.attn": [0]}, LEFT),
     (lambda: build("gpt2"), {"transformer.h.0.attn": [4]}, {"h.0.attn", "4", "3"}),
     (lambda: build("gpt2"), {"transformer.h.0.attn": [-1]}, {"h.0.attn", "-1", "3"}),
     (lambda: build("gpt2"), {"transformer.h.0.attn": [1.5]}, {"h.0.attn", "1.5", "3"}),
@@ -155,8 +171,8 @@ REFUSED = [
     (lambda: build("gpt-oss"), None, {"GptOssAttention", "sinks", "ablated"}),
     (lambda: build("phi3"), None, {"Phi3Attention", "qkv_proj", "ablated"}),
     (lambda: gate("gpt2"), {"transformer.h.0.attn": [1]}, {"gates", "remove_gates", "fold_gates"}),
-    (lambda: computed(parametrizations.weight_norm), None, {"output.dense", "merge"}),
-    (lambda: computed(lambda m: prune.l1_unstructured(m, "bias", 0.5)), None, {"bias_orig"}),
+    (lambda: changed(parametrizations.weight_norm), None, {"output.dense", "merge"}),
+    (lambda: changed(lambda m: prune.l1_unstructured(m, "bias", 0.5)), None, {"bias_orig"}),
     (lambda: hw.CausalLM(hw.CausalLMConfig(layers=1)), {"": [1]}, {"CausalLM", "headwise's own"}),
     (lambda: nn.TransformerEncoderLayer(8, 2), {"": [1]}, {"TransformerEncoderLayer"}),
     (lambda: build("gpt2").transformer.h[0], {"attn": [1]}, {"GPT2Block", "of transformers"}),

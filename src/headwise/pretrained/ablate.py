@@ -59,10 +59,10 @@ def ablated(
     """
     with ExitStack() as stack:
         stack.enter_context(with_identity_gates(model, layouts))
-        every = systems(model)
-        for system, ablation in _ablations(every, where, name, options):
+        by_path = systems(model)
+        for system, ablation in _resolve_ablations(by_path, where, name, options):
             if not system.site:  # its layer is unknown, and each layer draws for itself
-                ablation.draw += str([*every.values()].index(system))
+                ablation.random_key += str([*by_path.values()].index(system))
             stack.callback(setattr, system, "ablations", system.ablations)
             stack.enter_context(system.register_forward_pre_hook(_refuse_training))
             system.ablations = (*system.ablations, ablation)
@@ -71,41 +71,43 @@ def ablated(
 
 def check_ablations(ablations: Ablations) -> None:
     """Raises `ValueError` unless the systems, their ablations and the options exist."""
-    for kind, given in ablations.items():
-        options = {"name": given} if isinstance(given, str) else dict(given)
-        check_ablation(
-            kind, system_class(kind).supported_ablations, options.pop("name", ""), options
-        )
+    for kind, ablation in ablations.items():
+        options, supported = _name_and_options(ablation), system_class(kind).supported_ablations
+        check_ablation(kind, supported, options.pop("name", ""), options)
 
 
-def _ablations(
-    every: dict[str, System], where: str | Ablations, name: str | None, options: dict[str, Any]
+def _name_and_options(ablation: str | Mapping[str, Any]) -> dict[str, Any]:
+    return {"name": ablation} if isinstance(ablation, str) else dict(ablation)
+
+
+def _resolve_ablations(
+    by_path: dict[str, System], where: str | Ablations, name: str | None, options: dict[str, Any]
 ) -> list[tuple[System, Ablation]]:
+    """The systems that `where` names, each with its ablation."""
     if isinstance(where, str):
         if name is None and len(options) == 1:
             name = f"without-{next(iter(options))}"
-        system = _system_at(every, where)
+        system = _system_at(by_path, where)
         return [(system, Ablation(system, name or "", **options))]
     check_ablations(where)
-    found = []
-    for kind, given in where.items():
-        chosen = {"name": given} if isinstance(given, str) else dict(given)
-        alike = [system for system in every.values() if type(system) is system_class(kind)]
-        if not alike:
-            there = dict.fromkeys(system_name(type(system)) for system in every.values())
-            raise ValueError(f"ablated names {kind!r}, but the model has {', '.join(there)}")
-        found += [(system, Ablation(system, **chosen)) for system in alike]
-    return found
+    resolved = []
+    for kind, ablation in where.items():
+        of_kind = [system for system in by_path.values() if type(system) is system_class(kind)]
+        if not of_kind:
+            names = dict.fromkeys(system_name(type(system)) for system in by_path.values())
+            raise ValueError(f"ablated names {kind!r}, but the model has {', '.join(names)}")
+        resolved += [(s, Ablation(s, **_name_and_options(ablation))) for s in of_kind]
+    return resolved
 
 
-def _system_at(every: dict[str, System], path: str) -> System:
+def _system_at(by_path: dict[str, System], path: str) -> System:
     """The system at a path, or the only one in the module there; raises `ValueError`."""
-    within = [each for each in every if f"{each}.".startswith(f"{path}.")] if path else [*every]
-    if len(within) == 1:
-        return every[within[0]]
+    inside = [p for p in by_path if f"{p}.".startswith(f"{path}.")] if path else [*by_path]
+    if len(inside) == 1:
+        return by_path[inside[0]]
     raise ValueError(
-        f"at {path!r} the model has {len(within)} systems, expected one of "
-        f"{cut(', '.join(within or every))}{'' if within else did_you_mean(path, every)}"
+        f"at {path!r} the model has {len(inside)} systems, expected one of "
+        f"{cut(', '.join(inside or by_path))}{'' if inside else did_you_mean(path, by_path)}"
     )
 
 

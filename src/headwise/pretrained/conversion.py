@@ -71,43 +71,46 @@ def from_transformers(model: PreTrainedModel) -> Any:
             f"model is a {type(model).__name__}, expected a loaded model of transformers; "
             f"merge_and_unload() takes one out of peft"
         )
-    kind = model.config.model_type
-    if kind not in ARCHITECTURES:
+    model_type = model.config.model_type
+    if model_type not in ARCHITECTURES:
         known = ", ".join(ARCHITECTURES)
-        raise ValueError(f"model is of type {kind!r}, expected one of {known}; {_INSTEAD}")
-    row = ARCHITECTURES[kind]
-    if type(model).__name__ != row.source:
-        raise ValueError(f"model is a {type(model).__name__}, expected a {row.source}")
-    config = row.target.config_class(**row.settings(model.config), dtype=model.dtype)
+        raise ValueError(f"model is of type {model_type!r}, expected one of {known}; {_INSTEAD}")
+    architecture = ARCHITECTURES[model_type]
+    source, target = architecture.source, architecture.target
+    if type(model).__name__ != source:
+        raise ValueError(f"model is a {type(model).__name__}, expected a {source}")
+    config = target.config_class(**architecture.settings(model.config), dtype=model.dtype)
     with torch.device("meta"):
-        made = row.target(config)
+        converted = target(config)
     with torch.enable_grad():  # what is computed of weights that learn does learn
-        weights = _weights(model, row, list(made.state_dict()))
-    made.load_state_dict({n: w.detach().clone() for n, w in weights.items()}, assign=True)
-    made.tie_weights()
-    for name, parameter in made.named_parameters():
+        weights = _our_weights(model, architecture, list(converted.state_dict()))
+    converted.load_state_dict({n: w.detach().clone() for n, w in weights.items()}, assign=True)
+    converted.tie_weights()
+    for name, parameter in converted.named_parameters():
         parameter.requires_grad_(weights[name].requires_grad)
-    if made.can_generate():
-        made.generation_config = copy.deepcopy(model.generation_config)
-    return made.train(model.training)
+    if converted.can_generate():
+        converted.generation_config = copy.deepcopy(model.generation_config)
+    return converted.train(model.training)
 
 
-def _weights(model: PreTrainedModel, row: Architecture, ours: list[str]) -> State:
+def _our_weights(model: PreTrainedModel, architecture: Architecture, names: list[str]) -> State:
     """Their weights by our names."""
     state = dict(model.state_dict(keep_vars=True))
-    parts = re.compile("|".join(map(re.escape, row.names)))
-    theirs = {name: parts.sub(lambda part: row.names[part[0]], name) for name in ours}
+    parts = architecture.names
+    pattern = re.compile("|".join(map(re.escape, parts)))
+    their_names = {name: pattern.sub(lambda part: parts[part[0]], name) for name in names}
     try:
-        row.prepare(state, model.config)
-        strange = set(theirs.values()) ^ state.keys()
+        architecture.prepare(state, model.config)
+        unmatched = set(their_names.values()) ^ state.keys()
     except KeyError as error:
-        strange = set(error.args)
-    if strange:
+        unmatched = set(error.args)
+    if unmatched:
         raise ValueError(
-            f"model differs from a {row.source} in its weights {', '.join(sorted(strange)[:3])}; "
-            f"merge adapters first (merge_and_unload() of peft), remove gates (hw.remove_gates)"
+            f"model differs from a {architecture.source} in its weights "
+            f"{', '.join(sorted(unmatched)[:3])}; merge adapters first (merge_and_unload() of "
+            f"peft), remove gates (hw.remove_gates)"
         )
-    return {name: state[place] for name, place in theirs.items()}
+    return {ours: state[theirs] for ours, theirs in their_names.items()}
 
 
 _GATED = {"silu": "swiglu", "swish": "swiglu", "gelu": "geglu"}
@@ -116,114 +119,113 @@ _ACTIVATIONS |= dict.fromkeys(("gelu_new", "gelu_fast", "gelu_pytorch_tanh"), "g
 _QWEN: dict[str, Settings] = {"qwen2": {"bias": "qkv"}, "qwen3": {"qk_norm": True}}
 
 
-def _activation(known: Mapping[str, str], **given: str) -> Settings:
-    ((key, name),) = given.items()
-    check_choice(**{key: (name, tuple(known))})
-    return {"ffn_activation": known[name]}
+def _activation(config: Any, key: str, our_names: Mapping[str, str]) -> str:
+    name = getattr(config, key)
+    check_choice(**{key: (name, tuple(our_names))})
+    return our_names[name]
 
 
-def _check(config: Any, **expected: Any) -> None:
-    for key, only in expected.items():
-        value = getattr(config, key, only)
-        if value != only:
-            raise ValueError(f"{key} is {value!r}, expected {only!r}; {_INSTEAD}")
+def _require(config: Any, **expected: Any) -> None:
+    for key, required in expected.items():
+        value = getattr(config, key, required)
+        if value != required:
+            raise ValueError(f"{key} is {value!r}, expected {required!r}; {_INSTEAD}")
 
 
-def _of_all(config: Any) -> Settings:
+def _common_settings(config: Any, **settings: Any) -> Settings:
     tokens = ("vocab_size", "pad_token_id", "bos_token_id", "eos_token_id")
-    sizes = {"embed_dim": config.hidden_size, "num_heads": config.num_attention_heads}
-    return sizes | {key: getattr(config, key) for key in tokens}
+    settings.update(embed_dim=config.hidden_size, num_heads=config.num_attention_heads)
+    return settings | {key: getattr(config, key) for key in tokens}
 
 
-def _of_stack(config: Any) -> Settings:
-    made = _of_all(config) | {"layers": config.num_hidden_layers, "scale_embeddings": False}
-    made["max_length"] = config.max_position_embeddings
-    return made | {"share_embeddings": config.tie_word_embeddings}
+def _one_stack_settings(config: Any, **settings: Any) -> Settings:
+    settings.update(layers=config.num_hidden_layers, max_length=config.max_position_embeddings)
+    settings.update(scale_embeddings=False, share_embeddings=config.tie_word_embeddings)
+    return _common_settings(config, **settings)
 
 
-def _llama(config: Any) -> Settings:
+def _llama_settings(config: Any) -> Settings:
     _check_window(config)
     bias = getattr(config, "mlp_bias", False)
-    _check(config, attention_bias=bias)
+    _require(config, attention_bias=bias)
     heads, key_heads = config.num_attention_heads, config.num_key_value_heads
-    width = getattr(config, "head_dim", None)
+    head_dim = getattr(config, "head_dim", None)
     # These models turn whole heads, whatever `partial_rotary_factor` says.
-    turns = {**config.rope_parameters, "partial_rotary_factor": 1.0}
-    if turns["rope_type"] == "yarn" and turns["factor"] is None:
-        turns["factor"] = config.max_position_embeddings / turns["original_max_position_embeddings"]
-    made = _of_stack(config) | {"norm": "pre", "norm_kind": "rms", "norm_eps": config.rms_norm_eps}
-    made |= {"positions": "rotary", "rope_parameters": turns, "bias": bias, "dropout": 0.0}
-    made |= {"head_dim": None if width == config.hidden_size / heads else width}
-    made |= {"num_key_value_heads": None if key_heads == heads else key_heads}
-    made |= {"ffn_dim": config.intermediate_size, "attention_dropout": config.attention_dropout}
-    if config.model_type in _QWEN:
-        made |= _QWEN[config.model_type]
-    return made | _activation(_GATED, hidden_act=config.hidden_act)
+    rope = {**config.rope_parameters, "partial_rotary_factor": 1.0}
+    if rope["rope_type"] == "yarn" and rope["factor"] is None:
+        rope["factor"] = config.max_position_embeddings / rope["original_max_position_embeddings"]
+    settings = _one_stack_settings(config, positions="rotary", rope_parameters=rope, bias=bias)
+    settings.update(norm="pre", norm_kind="rms", norm_eps=config.rms_norm_eps, dropout=0.0)
+    settings.update(head_dim=None if head_dim == config.hidden_size / heads else head_dim)
+    settings.update(num_key_value_heads=None if key_heads == heads else key_heads)
+    settings.update(ffn_dim=config.intermediate_size, attention_dropout=config.attention_dropout)
+    settings.update(ffn_activation=_activation(config, "hidden_act", _GATED))
+    return settings | _QWEN.get(config.model_type, {})
 
 
 def _check_window(config: Any) -> None:
-    window, most = getattr(config, "sliding_window", None), config.max_position_embeddings
+    window, longest = getattr(config, "sliding_window", None), config.max_position_embeddings
     every_layer = "sliding_attention"  # of Mistral, which does not say which
     slides = every_layer in (getattr(config, "layer_types", None) or [every_layer])
-    if window is not None and slides and window < most:
+    if window is not None and slides and window < longest:
         raise ValueError(
             f"sliding_window is {window}, expected None or at least max_position_embeddings = "
-            f"{most}; set config.sliding_window = None if no text is to be longer; {_INSTEAD}"
+            f"{longest}; set config.sliding_window = None if no text is to be longer; {_INSTEAD}"
         )
 
 
-def _gpt2(config: Any) -> Settings:
-    _check(config, scale_attn_weights=True, scale_attn_by_inverse_layer_idx=False)
-    _check(config, add_cross_attention=False, embd_pdrop=config.resid_pdrop)
-    made = _of_stack(config) | {"norm": "pre", "norm_eps": config.layer_norm_epsilon}
-    made |= {"positions": "learned", "max_positions": config.n_positions}
-    made |= {"ffn_dim": 4 * config.n_embd if config.n_inner is None else config.n_inner}
-    made |= _activation(_ACTIVATIONS, activation_function=config.activation_function)
-    return made | {"dropout": config.resid_pdrop, "attention_dropout": config.attn_pdrop}
+def _gpt2_settings(config: Any) -> Settings:
+    _require(config, scale_attn_weights=True, scale_attn_by_inverse_layer_idx=False)
+    _require(config, add_cross_attention=False, embd_pdrop=config.resid_pdrop)
+    settings = _one_stack_settings(config, norm="pre", norm_eps=config.layer_norm_epsilon)
+    settings.update(positions="learned", max_positions=config.n_positions)
+    settings.update(ffn_dim=4 * config.n_embd if config.n_inner is None else config.n_inner)
+    settings.update(ffn_activation=_activation(config, "activation_function", _ACTIVATIONS))
+    return settings | {"dropout": config.resid_pdrop, "attention_dropout": config.attn_pdrop}
 
 
-def _bert(config: Any) -> Settings:
+def _bert_settings(config: Any) -> Settings:
     # Behind the encoder MaskedLM has GELU, whatever its layers have.
-    _check(config, is_decoder=False, add_cross_attention=False, hidden_act="gelu")
-    made = _of_stack(config) | {"norm_eps": config.layer_norm_eps, "embedding_norm": True}
-    made |= {"positions": "learned", "max_positions": config.max_position_embeddings}
-    made |= {"ffn_dim": config.intermediate_size, "ffn_activation": "gelu"}
-    made |= {"mask_token_id": None}  # the tokenizer knows it
-    drops = {"attention_dropout": config.attention_probs_dropout_prob}
-    return made | drops | {"dropout": config.hidden_dropout_prob}
+    _require(config, is_decoder=False, add_cross_attention=False, hidden_act="gelu")
+    settings = _one_stack_settings(config, norm_eps=config.layer_norm_eps, embedding_norm=True)
+    settings.update(positions="learned", max_positions=config.max_position_embeddings)
+    settings.update(ffn_dim=config.intermediate_size, ffn_activation="gelu")
+    settings.update(mask_token_id=None)  # the tokenizer knows it
+    settings.update(attention_dropout=config.attention_probs_dropout_prob)
+    return settings | {"dropout": config.hidden_dropout_prob}
 
 
-def _marian(config: Any) -> Settings:
-    heads, width = config.decoder_attention_heads, config.decoder_ffn_dim
-    _check(config, encoder_attention_heads=heads, encoder_ffn_dim=width)
-    _check(config, encoder_layerdrop=0, decoder_layerdrop=0)
+def _marian_settings(config: Any) -> Settings:
+    heads, ffn_dim = config.decoder_attention_heads, config.decoder_ffn_dim
+    _require(config, encoder_attention_heads=heads, encoder_ffn_dim=ffn_dim)
+    _require(config, encoder_layerdrop=0, decoder_layerdrop=0)
     shared = config.share_encoder_decoder_embeddings
     share = ("all" if shared else "target") if config.tie_word_embeddings else "none"
-    words, most = config.vocab_size, config.max_position_embeddings
-    made = _of_all(config) | {"share_embeddings": share, "output_bias": True}
-    made |= {"target_vocab_size": words if shared else config.decoder_vocab_size}
-    made |= {"decoder_start_token_id": config.decoder_start_token_id, "label_smoothing": 0.0}
-    made |= {"encoder_layers": config.encoder_layers, "decoder_layers": config.decoder_layers}
-    made |= {"positions": "learned", "max_positions": most, "max_target_length": most}
-    made |= {"scale_embeddings": config.scale_embedding, "ffn_dim": width}
-    made |= _activation(_ACTIVATIONS, activation_function=config.activation_function)
-    made |= {"dropout": config.dropout, "attention_dropout": config.attention_dropout}
-    return made | {"ffn_dropout": config.activation_dropout}
+    longest = config.max_position_embeddings
+    settings = _common_settings(config, share_embeddings=share, output_bias=True)
+    settings.update(target_vocab_size=config.vocab_size if shared else config.decoder_vocab_size)
+    settings.update(decoder_start_token_id=config.decoder_start_token_id, label_smoothing=0.0)
+    settings.update(encoder_layers=config.encoder_layers, decoder_layers=config.decoder_layers)
+    settings.update(positions="learned", max_positions=longest, max_target_length=longest)
+    settings.update(scale_embeddings=config.scale_embedding, ffn_dim=ffn_dim)
+    settings.update(ffn_activation=_activation(config, "activation_function", _ACTIVATIONS))
+    settings.update(dropout=config.dropout, attention_dropout=config.attention_dropout)
+    return settings | {"ffn_dropout": config.activation_dropout}
 
 
 def _prepare_llama(state: State, config: Any) -> None:
     for gate in [name for name in state if ".gate_proj." in name]:
         # The gate first, as in our feed-forwards.
-        both = state.pop(gate), state.pop(gate.replace("gate_proj", "up_proj"))
-        state[gate.replace("gate_proj", "gate_up_proj")] = torch.cat(both)
+        halves = state.pop(gate), state.pop(gate.replace("gate_proj", "up_proj"))
+        state[gate.replace("gate_proj", "gate_up_proj")] = torch.cat(halves)
 
 
 def _prepare_gpt2(state: State, config: Any) -> None:
     for name in [name for name in state if ".c_" in name]:
         weight = state.pop(name).t()  # of a Conv1D, (input, output)
-        parts = zip("qkv", weight.tensor_split(3), strict=True)
         if ".attn.c_attn." in name:
-            state |= {name.replace("c_attn", which): part for which, part in parts}
+            parts = zip("qkv", weight.tensor_split(3), strict=True)
+            state |= {name.replace("c_attn", letter): part for letter, part in parts}
         else:
             state[name] = weight
 
@@ -298,13 +300,13 @@ _MARIAN = {
     "feed_forward.ffn_down": "fc2",
 }
 
-
+_LIKE_LLAMA = (CausalLM, _llama_settings, _LLAMA, _prepare_llama)
 ARCHITECTURES = {
-    "llama": Architecture("LlamaForCausalLM", CausalLM, _llama, _LLAMA, _prepare_llama),
-    "mistral": Architecture("MistralForCausalLM", CausalLM, _llama, _LLAMA, _prepare_llama),
-    "qwen2": Architecture("Qwen2ForCausalLM", CausalLM, _llama, _LLAMA, _prepare_llama),
-    "qwen3": Architecture("Qwen3ForCausalLM", CausalLM, _llama, _LLAMA, _prepare_llama),
-    "gpt2": Architecture("GPT2LMHeadModel", CausalLM, _gpt2, _GPT2, _prepare_gpt2),
-    "bert": Architecture("BertForMaskedLM", MaskedLM, _bert, _BERT, _prepare_bert),
-    "marian": Architecture("MarianMTModel", Seq2SeqLM, _marian, _MARIAN, _prepare_marian),
+    "llama": Architecture("LlamaForCausalLM", *_LIKE_LLAMA),
+    "mistral": Architecture("MistralForCausalLM", *_LIKE_LLAMA),
+    "qwen2": Architecture("Qwen2ForCausalLM", *_LIKE_LLAMA),
+    "qwen3": Architecture("Qwen3ForCausalLM", *_LIKE_LLAMA),
+    "gpt2": Architecture("GPT2LMHeadModel", CausalLM, _gpt2_settings, _GPT2, _prepare_gpt2),
+    "bert": Architecture("BertForMaskedLM", MaskedLM, _bert_settings, _BERT, _prepare_bert),
+    "marian": Architecture("MarianMTModel", Seq2SeqLM, _marian_settings, _MARIAN, _prepare_marian),
 }

@@ -18,8 +18,8 @@ from headwise.files import written_whole
 from headwise.heads.attention import MultiHeadAttention
 from headwise.messages import check_choice
 from headwise.models.inspect import forget_compiled, run_as_written, systems
-from headwise.models.plan import SYSTEMS, options_of, system_class, system_name
-from headwise.pretrained.head_gates import NAME, ForwardContext, HeadGates, hook_losses, unhook
+from headwise.models.plan import SYSTEMS, plan_options, system_class, system_name
+from headwise.pretrained.head_gates import CHILD, ForwardContext, HeadGates, hook_losses, unhook
 from headwise.pretrained.layouts import AttentionModule, HeadLayout, find_attentions
 
 Model = TypeVar("Model", bound=nn.Module)
@@ -73,17 +73,18 @@ def gate_heads(
         >>> bool((model(tokens).logits - before).abs().max() < 1e-6)
         True
     """
-    kind, every = _class_over_heads(system), find_attentions(model, layouts)
-    _check_has_none(model)
-    chosen = _chosen(every, layers, sites)
-    _attach(model, [(each, _made(kind, each, options), options) for each in chosen])
+    kind = _class_over_heads(system)
+    attentions = find_attentions(model, layouts)
+    _check_ungated(model)
+    chosen = _select(attentions, layers, sites)
+    _attach(model, [(each, _build_system(kind, each, options), options) for each in chosen])
     forget_compiled()
     return model
 
 
 def remove_gates(model: Model) -> Model:
     """Removes the system of `gate_heads`: the model is again as it was before."""
-    _detach(model, _required(model))
+    _detach(model, _require_gates(model))
     forget_compiled()
     return model
 
@@ -106,8 +107,8 @@ def fold_gates(model: Model) -> Model:
         >>> hasattr(model.h[0].attn, "head_gates")
         False
     """
-    folded: list[tuple[Tensor, Tensor]] = []
-    for path, gates in _required(model).items():
+    scaled: list[tuple[Tensor, Tensor]] = []
+    for path, gates in _require_gates(model).items():
         system: Any = gates.system
         scales = system.static_scales() if isinstance(system, MultiHeadAttention) else None
         if scales is None:
@@ -123,8 +124,8 @@ def fold_gates(model: Model) -> Model:
                 f"plain linear map with its weights: merge adapters into it first"
             )
         scales = scales.expand(system.num_heads, system.head_dim).flatten()
-        folded.append((weight, scales[:, None] if isinstance(projection, Conv1D) else scales))
-    for weight, scales in folded:
+        scaled.append((weight, scales[:, None] if isinstance(projection, Conv1D) else scales))
+    for weight, scales in scaled:
         weight.mul_(scales.to(weight))
     return remove_gates(model)
 
@@ -137,7 +138,7 @@ def save_gates(model: nn.Module, folder: str | Path) -> None:
     """
     tensors: dict[str, Tensor] = {}
     metadata = []
-    for path, gates in _required(model).items():
+    for path, gates in _require_gates(model).items():
         if not isinstance(gates.system, MultiHeadAttention):
             raise ValueError(
                 f"a {type(gates.system).__name__} holds the system over the heads at {path!r}: "
@@ -146,7 +147,7 @@ def save_gates(model: nn.Module, folder: str | Path) -> None:
         name, site = system_name(type(gates.system)), gates.system.site
         metadata.append({"path": path, "site": site, "system": name, "options": gates.options})
         for name, tensor in gates.system.state_dict().items():
-            tensors[f"{path}.{NAME}.system.{name}"] = tensor.detach().cpu().contiguous()
+            tensors[f"{path}.{CHILD}.system.{name}"] = tensor.detach().cpu().contiguous()
     with written_whole(Path(folder) / TENSORS) as partial:
         save_file(tensors, partial, metadata={"gates": json.dumps(metadata)})
 
@@ -176,38 +177,38 @@ def load_gates(
     file = Path(folder) / TENSORS
     if not Path(folder).exists():
         file = Path(hf_hub_download(str(folder), TENSORS))
-    every = find_attentions(model, layouts)
-    _check_has_none(model)
+    attentions = find_attentions(model, layouts)
+    _check_ungated(model)
     try:
-        with safe_open(file, "pt") as held:
-            saved = json.loads(held.metadata()["gates"])
-            tensors = {name: held.get_tensor(name) for name in held.keys()}  # noqa: SIM118
+        with safe_open(file, "pt") as content:
+            metadata = json.loads(content.metadata()["gates"])
+            tensors = {name: content.get_tensor(name) for name in content.keys()}  # noqa: SIM118
     except (SafetensorError, OSError, TypeError, KeyError) as error:
         raise ValueError(
             f"{file} cannot be read, expected a file of save_gates ({error}): of a checkpoint of "
             f"save_pretrained, load the model with gate_heads over it, then save_gates"
         ) from error
-    made = []
-    for entry in saved:
+    loaded = []
+    for entry in metadata:
         # A wrapper, or a head, may have lengthened or shortened the paths.
-        at = [p for p in every if f".{p.path}".endswith(f".{entry['path']}")
-              or f".{entry['path']}".endswith(f".{p.path}")]  # fmt: skip
-        prefix = f"{entry['path']}.{NAME}.system."
-        own = {n.removeprefix(prefix): x for n, x in tensors.items() if n.startswith(prefix)}
+        matches = [a for a in attentions if f".{a.path}".endswith(f".{entry['path']}")
+                   or f".{entry['path']}".endswith(f".{a.path}")]  # fmt: skip
+        prefix = f"{entry['path']}.{CHILD}.system."
+        state = {n.removeprefix(prefix): x for n, x in tensors.items() if n.startswith(prefix)}
         try:
-            if [place.site for place in at] != [entry["site"]]:
+            if [attention.site for attention in matches] != [entry["site"]]:
                 raise ValueError(
                     f"expected one attention of that path and site {entry['site']}, "
-                    f"{type(model).__name__} has {[f'{p.path} ({p.site})' for p in at]}"
+                    f"{type(model).__name__} has {[f'{a.path} ({a.site})' for a in matches]}"
                 )
-            system = _made(_class_over_heads(entry["system"]), at[0], entry["options"])
-            system.load_state_dict(own)
+            system = _build_system(_class_over_heads(entry["system"]), matches[0], entry["options"])
+            system.load_state_dict(state)
         except (ValueError, RuntimeError) as error:
             raise ValueError(
                 f"{folder} has gates over {entry['path']!r} that the model cannot take: {error}"
             ) from error
-        made.append((at[0], system, entry["options"]))
-    _attach(model, made)
+        loaded.append((matches[0], system, entry["options"]))
+    _attach(model, loaded)
     forget_compiled()
     return model
 
@@ -229,80 +230,82 @@ def with_identity_gates(
         return
     attentions = find_attentions(model, layouts)
     with torch.device("meta"):  # no projection is allocated, and no random number drawn
-        every = [(each, _made(MultiHeadAttention, each, {})) for each in attentions]
+        gates = [_build_system(MultiHeadAttention, each, {}) for each in attentions]
     try:
-        _attach(model, [(each, system, {}) for each, system in every])
+        _attach(model, [(each, gate, {}) for each, gate in zip(attentions, gates, strict=True)])
         with run_as_written():
             yield
     finally:
-        _detach(model, gates_of(model))
+        _detach(model, find_gates(model))
 
 
-def gates_of(model: nn.Module) -> dict[str, HeadGates]:
+def find_gates(model: nn.Module) -> dict[str, HeadGates]:
     """The gates over the heads of a model, by the paths of its attention modules."""
     return {
-        path.removesuffix(NAME).rstrip("."): module
+        path.removesuffix(CHILD).rstrip("."): module
         for path, module in model.named_modules()
         if isinstance(module, HeadGates)
     }
 
 
 def _attach(
-    model: nn.Module, made: Sequence[tuple[AttentionModule, MultiHeadAttention, dict[str, Any]]]
+    model: nn.Module, placed: Sequence[tuple[AttentionModule, MultiHeadAttention, dict[str, Any]]]
 ) -> None:
-    """Puts systems, made with these options, over the heads of attentions."""
+    """Puts systems, built with these options, over the heads of attentions."""
     contexts: dict[str, ForwardContext] = {}
-    for place, system, options in made:
-        if place.stack not in contexts:
-            contexts[place.stack] = ForwardContext(model.get_submodule(place.stack))
-        place.module.add_module(NAME, HeadGates(system, options, place, contexts[place.stack]))
-    for module in outermost(model):
+    for attention, system, options in placed:
+        if attention.stack not in contexts:
+            contexts[attention.stack] = ForwardContext(model.get_submodule(attention.stack))
+        gates = HeadGates(system, options, attention, contexts[attention.stack])
+        attention.module.add_module(CHILD, gates)
+    for module in outermost_models(model):
         hook_losses(module)
 
 
-def _detach(model: nn.Module, gates: Mapping[str, HeadGates]) -> None:
-    for path, each in gates.items():
-        each.context.averaging_gates -= each.averages
-        delattr(model.get_submodule(path), NAME)
+def _detach(model: nn.Module, gates_by_path: Mapping[str, HeadGates]) -> None:
+    for path, gates in gates_by_path.items():
+        gates.context.averaging_gates -= gates.averages
+        delattr(model.get_submodule(path), CHILD)
     for module in model.modules():
         unhook(module)
 
 
-def outermost(module: nn.Module) -> list[PreTrainedModel]:
+def outermost_models(module: nn.Module) -> list[PreTrainedModel]:
     """The models of transformers that are in no other one: their output has the loss."""
     if isinstance(module, PreTrainedModel):
         return [module]
-    return [found for child in module.children() for found in outermost(child)]
+    return [model for child in module.children() for model in outermost_models(child)]
 
 
 def _class_over_heads(system: str | type[MultiHeadAttention]) -> type[MultiHeadAttention]:
     """The class of a system that combines heads; raises `ValueError` for other systems."""
-    able = tuple(name for name, kind in SYSTEMS.items() if _stands_over_heads(kind))[1:]
+    names = tuple(name for name, kind in SYSTEMS.items() if _combines_heads(kind))[1:]
     if isinstance(system, str) and ":" not in system:
-        check_choice(system=(system, able))
-    found: Any = system if isinstance(system, type) else system_class(system)
-    if not _stands_over_heads(found):
+        check_choice(system=(system, names))
+    kind: Any = system if isinstance(system, type) else system_class(system)
+    if not _combines_heads(kind):
         raise ValueError(
-            f"system is {found.__name__}, which changes how heads attend, expected one of "
-            f"{', '.join(able)}, or a subclass of headwise.MultiHeadAttention that has its attend()"
+            f"system is {kind.__name__}, which changes how heads attend, expected one of "
+            f"{', '.join(names)}, or a subclass of headwise.MultiHeadAttention that has its "
+            f"attend()"
         )
-    return found
+    return kind
 
 
-def _stands_over_heads(kind: type) -> bool:
+def _combines_heads(kind: type) -> bool:
     return issubclass(kind, MultiHeadAttention) and kind.attend is MultiHeadAttention.attend
 
 
-def _check_has_none(model: nn.Module) -> None:
-    for path in gates_of(model):
+def _check_ungated(model: nn.Module) -> None:
+    for path in find_gates(model):
         raise ValueError(
             f"model has gates over its heads already, first at {path!r}: call "
             f"headwise.remove_gates(model), or headwise.fold_gates(model) if they are static"
         )
 
 
-def _required(model: nn.Module) -> dict[str, HeadGates]:
-    if gates := gates_of(model):
+def _require_gates(model: nn.Module) -> dict[str, HeadGates]:
+    if gates := find_gates(model):
         return gates
     raise ValueError(
         f"model is a {type(model).__name__} without gates over its heads, expected one that "
@@ -310,36 +313,37 @@ def _required(model: nn.Module) -> dict[str, HeadGates]:
     )
 
 
-def _chosen(
-    every: list[AttentionModule], layers: Iterable[int] | None, sites: Iterable[str] | None
+def _select(
+    attentions: list[AttentionModule], layers: Iterable[int] | None, sites: Iterable[str] | None
 ) -> list[AttentionModule]:
     """The attentions in these layers and at these sites."""
-    chosen = every
-    for name, asked in (("site", sites), ("layer", layers)):
-        known = tuple(dict.fromkeys(getattr(each, name) for each in every))
-        wanted = known if asked is None else tuple(asked)
-        for value in wanted:
+    selected = attentions
+    for name, requested in (("site", sites), ("layer", layers)):
+        known = tuple(dict.fromkeys(getattr(each, name) for each in attentions))
+        values = known if requested is None else tuple(requested)
+        for value in values:
             check_choice(**{f"{name}s": (value, known)})
-        chosen = [each for each in chosen if getattr(each, name) in wanted]
-    if not chosen:
+        selected = [each for each in selected if getattr(each, name) in values]
+    if not selected:
         raise ValueError("layers and sites name no attention together, expected at least one")
-    return chosen
+    return selected
 
 
-def _made(
-    kind: type[MultiHeadAttention], place: AttentionModule, options: dict[str, Any]
+def _build_system(
+    kind: type[MultiHeadAttention], attention: AttentionModule, options: dict[str, Any]
 ) -> MultiHeadAttention:
     """A system for the heads of an attention, on its device and in its mode of training."""
-    known = [name for name in options_of(kind) if name not in options_of(MultiHeadAttention)]
+    known = [name for name in plan_options(kind) if name not in plan_options(MultiHeadAttention)]
     for name in options:  # options of attention itself would change nothing
         check_choice(option=(name, (*known, "neutral")))
-    others = {name: value for name, value in options.items() if name != "neutral"}
-    system = kind.as_head_gate(**place.sizes(), **others)
+    arguments = {name: value for name, value in options.items() if name != "neutral"}
+    system = kind.as_head_gate(**attention.sizes(), **arguments)
     if options.get("neutral", True):
         system.init_neutral()
-    system.site, system.layer = place.site, place.layer
+    system.place(attention.site, attention.layer)
+    module = attention.module
     # Quantised weights may be buffers, or no tensors at all.
-    weight = next(iter([*place.module.parameters(), *place.module.buffers(), torch.empty(())]))
+    weight = next(iter([*module.parameters(), *module.buffers(), torch.empty(())]))
     # Small updates would be lost in half precision.
     dtype = weight.dtype if weight.dtype in (torch.float32, torch.float64) else torch.float32
-    return system.to(weight.device, dtype).train(place.module.training)
+    return system.to(weight.device, dtype).train(module.training)

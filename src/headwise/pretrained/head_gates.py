@@ -12,16 +12,16 @@ from headwise.heads.system import System, auxiliary_loss, is_repeated
 from headwise.ops import IGNORED_LABEL
 from headwise.pretrained.layouts import AttentionModule
 
-NAME = "head_gates"  # of the child of an attention module
+CHILD = "head_gates"  # the name of the child of an attention module
 _HANDLES = "_headwise_handles"  # the attribute of a module with the handles of its hooks
-_OWN = "use gates that read their own position alone (gate_window=1 of MAE's)"
-_WAYS_OUT = (
-    f"pass use_cache=False, {_OWN}, or convert the model: "
+_WINDOW_ADVICE = "use gates that read their own position alone (gate_window=1 of MAE's)"
+_ADVICE = (
+    f"pass use_cache=False, {_WINDOW_ADVICE}, or convert the model: "
     f"headwise.from_transformers(model).with_attention('mae')"
 )
 
 
-def _keep(module: nn.Module, *handles: RemovableHandle) -> None:
+def _keep_handles(module: nn.Module, *handles: RemovableHandle) -> None:
     vars(module).setdefault(_HANDLES, []).extend(handles)
 
 
@@ -42,28 +42,28 @@ class ForwardContext:
         # forward pass. So these flags tell whether a pass may still wait for its backward pass,
         # whether that has begun, and whether a pass with another mask has waited meanwhile.
         self.is_waiting = self.is_repeating = self.has_other_mask = False
-        _keep(stack, stack.register_forward_pre_hook(self.start, with_kwargs=True))
+        _keep_handles(stack, stack.register_forward_pre_hook(self.start, with_kwargs=True))
 
     def start(self, stack: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Keeps the mask of a pass; refuses passes that averaging gates would compute wrongly."""
-        given = dict(zip(self.names, args, strict=False)) | kwargs
-        mask = given.get("attention_mask")
+        arguments = dict(zip(self.names, args, strict=False)) | kwargs
+        mask = arguments.get("attention_mask")
         waits, self.is_repeating = self.is_waiting and not self.is_repeating, False
         self.has_other_mask = waits and (self.has_other_mask or mask is not self.mask)
         self.is_waiting = waits or (stack.training and torch.is_grad_enabled())
         self.mask = mask
         if not self.averaging_gates:
             return
-        caches = [each for each in given.values() if hasattr(each, "get_seq_length")]
+        caches = [each for each in arguments.values() if hasattr(each, "get_seq_length")]
         if caches and caches[0].get_seq_length():
             raise ValueError(
                 f"the model computes with a cache of earlier positions, whose hidden states are "
-                f"unknown to the gates over its heads, which average over them: {_WAYS_OUT}"
+                f"unknown to the gates over its heads, which average over them: {_ADVICE}"
             )
-        if self._is_packed(given.get("position_ids")):
+        if self._is_packed(arguments.get("position_ids")):
             raise ValueError(
                 f"several texts are packed into a row (position_ids begin again), and the gates "
-                f"over the heads average over rows: give each a row, or {_OWN}"
+                f"over the heads average over rows: give each a row, or {_WINDOW_ADVICE}"
             )
 
     def _is_packed(self, positions: Tensor | None) -> bool:
@@ -95,7 +95,7 @@ class ForwardContext:
             raise ValueError(
                 f"attention_mask is {tuple(mask.shape) if is_tensor else type(mask).__name__}, "
                 f"expected (batch, {queries}), with 0 at padding, since gates that average over "
-                f"positions see what else it hides: leave it out if that is nothing, or {_WAYS_OUT}"
+                f"positions see what else it hides: leave it out if that is nothing, or {_ADVICE}"
             )
         return None
 
@@ -107,34 +107,35 @@ class HeadGates(nn.Module):
         self,
         system: MultiHeadAttention,
         options: dict[str, Any],
-        place: AttentionModule,
+        attention: AttentionModule,
         context: ForwardContext,
     ) -> None:
         super().__init__()
         self.system, self.options, self.context = system, options, context
-        self.path, self.output_projection = place.path, place.projection_path
-        self.is_causal = place.site != "encoder_self"
+        self.path, self.output_projection = attention.path, attention.projection_path
+        self.is_causal = attention.site != "encoder_self"
         self.averages = system.sees_other_positions(self.is_causal)
-        self.first = [*inspect.signature(type(place.module).forward).parameters][1]
+        module = attention.module
+        self.hidden_name = [*inspect.signature(type(module).forward).parameters][1]
         self.hidden: Tensor | None = None
-        before = place.module.register_forward_pre_hook(self.before_attention, with_kwargs=True)
-        _keep(place.module, before, place.module.register_forward_hook(self.after_attention))
+        before = module.register_forward_pre_hook(self.before_attention, with_kwargs=True)
+        _keep_handles(module, before, module.register_forward_hook(self.after_attention))
         self.hooked: list[nn.Module] = []  # in a list, a projection is no child of this module
-        self._hook_projection(place.module)
+        self._hook_projection(module)
         context.averaging_gates += self.averages
 
     def before_attention(
         self, attention: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> None:
         """Keeps the hidden states that the attention is called with."""
-        if attention._modules.get(NAME) is not self:
+        if attention._modules.get(CHILD) is not self:
             raise RuntimeError(
                 f"another module has taken the place of the gates at {self.path!r}: give peft "
-                f"modules_to_save=['{NAME}.system']; start a process for each device in place of "
-                f"nn.DataParallel"
+                f"modules_to_save=['{CHILD}.system']; start a process for each device in "
+                f"place of nn.DataParallel"
             )
         self._hook_projection(attention)
-        self.hidden = args[0] if args else kwargs[self.first]
+        self.hidden = args[0] if args else kwargs[self.hidden_name]
 
     def before_projection(
         self, projection: nn.Module, args: tuple[Tensor, ...]
@@ -144,13 +145,13 @@ class HeadGates(nn.Module):
         if hidden is None or heads.shape[:2] != hidden.shape[:2]:
             self._refuse(f"with {tuple(heads.shape)}")
         parameter = next(self.system.parameters(), heads)
-        made = self.system(
+        out = self.system(
             hidden.to(parameter.device, parameter.dtype),
             value=heads,
             is_causal=self.is_causal,
             query_padding_mask=self.context.padding(*hidden.shape[:2]),
         )
-        return made.output.to(heads.dtype), *args[1:]
+        return out.output.to(heads.dtype), *args[1:]
 
     def after_attention(self, attention: nn.Module, args: object, output: object) -> None:
         """Checks that the attention has called its projection."""
@@ -158,10 +159,10 @@ class HeadGates(nn.Module):
             self.hidden = None
             self._refuse("never")
 
-    def _refuse(self, how: str) -> NoReturn:
+    def _refuse(self, called: str) -> NoReturn:
         raise RuntimeError(
             f"the attention at {self.path!r} calls its output projection, "
-            f"{self.output_projection!r}, {how}, expected once, with (batch, queries, heads * "
+            f"{self.output_projection!r}, {called}, expected once, with (batch, queries, heads * "
             f"head_dim): no gates can be there"
         )
 
@@ -171,14 +172,14 @@ class HeadGates(nn.Module):
         if self.hooked != [projection]:
             for former in self.hooked:
                 unhook(former)
-            _keep(projection, projection.register_forward_pre_hook(self.before_projection))
+            _keep_handles(projection, projection.register_forward_pre_hook(self.before_projection))
             self.hooked = [projection]
 
 
 def hook_losses(model: nn.Module) -> None:
     """Lets a model of transformers add the losses of its systems to its own loss in training."""
-    before = model.register_forward_pre_hook(_reset_losses)
-    _keep(model, before, model.register_forward_hook(_add_losses, with_kwargs=True))
+    reset = model.register_forward_pre_hook(_reset_losses)
+    _keep_handles(model, reset, model.register_forward_hook(_add_losses, with_kwargs=True))
 
 
 def _systems(model: nn.Module) -> list[System]:
@@ -197,13 +198,13 @@ def _add_losses(model: nn.Module, args: object, kwargs: dict[str, Any], output: 
     Where the gradients of several batches are summed for a step, `num_items_in_batch` is the number
     of labels of all of them, and the losses count by this batch's share of it.
     """
-    adding = [system for system in _systems(model) if system.routing_loss is not None]
+    with_losses = [system for system in _systems(model) if system.routing_loss is not None]
     loss = getattr(output, "loss", None)
-    if loss is None or not model.training or not adding:
+    if loss is None or not model.training or not with_losses:
         return output
-    added = auxiliary_loss(model)
-    learns = any(p.requires_grad for system in adding for p in system.parameters())
-    if learns and torch.is_grad_enabled() and not added.requires_grad:
+    auxiliary = auxiliary_loss(model)
+    learns = any(p.requires_grad for system in with_losses for p in system.parameters())
+    if learns and torch.is_grad_enabled() and not auxiliary.requires_grad:
         raise RuntimeError(
             "reentrant gradient checkpointing takes the gradient of the gates' losses away: give "
             "activation_checkpointing_enable() or TrainingArguments the option use_reentrant=False"
@@ -212,7 +213,7 @@ def _add_losses(model: nn.Module, args: object, kwargs: dict[str, Any], output: 
     if items is not None and labels is not None:
         shifted = getattr(model, "loss_type", None) == "ForCausalLM"  # as the Trainer counts them
         predicted = labels[..., 1:] if shifted else labels
-        added = added * (predicted != IGNORED_LABEL).sum() / items
-    loss = loss + added.to(loss.device)
+        auxiliary = auxiliary * (predicted != IGNORED_LABEL).sum() / items
+    loss = loss + auxiliary.to(loss.device)
     output["loss"] = loss
     return output

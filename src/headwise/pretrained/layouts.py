@@ -23,11 +23,10 @@ _PROJECTIONS = (
     *("o_proj", "out_proj", "output.dense", "c_proj", "dense", "out_lin", "Wo", "o"),
     *("projection", "linear_out"),
 )
-_COUNTS = (
-    *("num_heads", "num_attention_heads", "n_heads", "num_attn_heads", "n_head"),
-    *("self.num_attention_heads", "self.num_heads", "config.num_attention_heads"),
-)
-_CAUSAL = ("is_causal", "self.is_causal", "is_decoder", "self.is_decoder")
+HEAD_COUNTS = ("num_heads", "num_attention_heads", "n_heads", "num_attn_heads", "n_head")
+_INNER_HEAD_COUNTS = ("self.num_attention_heads", "self.num_heads", "config.num_attention_heads")
+_HEAD_DIMS = ("v_head_dim", "head_dim", "head_size")
+_CAUSAL_FLAGS = ("is_causal", "self.is_causal", "is_decoder", "self.is_decoder")
 # Names of a first argument of the shape (batch, time, width); others have time first.
 _HIDDEN_STATES = ("hidden_states", "hidden_state", "input")
 
@@ -87,27 +86,27 @@ def find_attentions(
     """
     layouts = layouts or {}
     found: list[AttentionModule] = []
-    named: set[str] = set()  # classes of modules and their bases, as FSDP makes subclasses
+    class_names: set[str] = set()  # classes of modules and their bases, as FSDP makes subclasses
     stacks = [path for path, module in model.named_modules() if isinstance(module, PreTrainedModel)]
     for path, module in model.named_modules():
-        kinds = [base.__name__ for base in type(module).__mro__]
-        named |= {*kinds}
-        given = next((layouts[kind] for kind in kinds if kind in layouts), None)
-        if given is None and not _is_attention(module):
+        bases = [base.__name__ for base in type(module).__mro__]
+        class_names |= {*bases}
+        layout = next((layouts[name] for name in bases if name in layouts), None)
+        if layout is None and not _is_attention(module):
             continue
-        projection, heads = _heads(module, given or HeadLayout())
-        if projection and heads:
-            within = [stack for stack in stacks if not stack or path.startswith(f"{stack}.")]
-            stack = max(within, key=len, default="")
+        projection, num_heads = _projection_and_heads(module, layout or HeadLayout())
+        if projection and num_heads:
+            around = [stack for stack in stacks if not stack or path.startswith(f"{stack}.")]
+            stack = max(around, key=len, default="")
             number = re.search(r"\.(\d+)(\.|$)", path.removeprefix(stack))
-            layer, site = int(number[1]) if number else 0, _site(path, module, given)
-            found.append(AttentionModule(path, module, projection, heads, site, layer, stack))
-        elif given is not None:
-            raise ValueError(f"{path!r}, a {kinds[0]}, does not fit its layout {given}")
-    for kind in layouts.keys() - named:
-        raise ValueError(f"layouts name {kind!r}, but no module of the model is of this class")
+            layer, site = int(number[1]) if number else 0, _site(path, module, layout)
+            found.append(AttentionModule(path, module, projection, num_heads, site, layer, stack))
+        elif layout is not None:
+            raise ValueError(f"{path!r}, a {bases[0]}, does not fit its layout {layout}")
+    for name in layouts.keys() - class_names:
+        raise ValueError(f"layouts name {name!r}, but no module of the model is of this class")
     if not found:
-        raise ValueError(_unknown(model))
+        raise ValueError(_no_heads_message(model))
     return found
 
 
@@ -115,20 +114,22 @@ def _is_attention(module: nn.Module) -> bool:
     name = type(module).__name__.lower()
     if not ("attention" in name or "attn" in name) or isinstance(module, System):
         return False
-    first = list(inspect.signature(type(module).forward).parameters)[1:2]
-    return bool({*first} & {*_HIDDEN_STATES})
+    parameters = list(inspect.signature(type(module).forward).parameters)
+    return any(first in _HIDDEN_STATES for first in parameters[1:2])
 
 
-def _heads(module: nn.Module, layout: HeadLayout) -> tuple[str, int]:
+def _projection_and_heads(module: nn.Module, layout: HeadLayout) -> tuple[str, int]:
     """The path of an attention's output projection and its number of heads; or `""` and 0."""
-    there = {name: width for name, part in module.named_modules() if (width := _widths(part)[0])}
+    widths = {name: width for name, part in module.named_modules() if (width := _widths(part)[0])}
     names = (layout.projection,) if layout.projection else _PROJECTIONS
-    projection = next((name for name in names if name in there), "")
-    for path in (layout.num_heads,) if layout.num_heads else _COUNTS:
+    projection = next((name for name in names if name in widths), "")
+    counts = (layout.num_heads,) if layout.num_heads else (*HEAD_COUNTS, *_INNER_HEAD_COUNTS)
+    head_dim = next(filter(None, (_attribute(module, name) for name in _HEAD_DIMS)), 0)
+    for path in counts:
+        # A layer may have fewer heads than the config says.
+        if projection and head_dim and path.startswith("config.") and not layout.num_heads:
+            return projection, widths[projection] // head_dim
         count = _attribute(module, path)
-        size = getattr(module, "v_head_dim", getattr(module, "head_dim", None))
-        if projection and path.startswith("config.") and size and not layout.num_heads:
-            return projection, there[projection] // size  # right too if a layer has fewer heads
         if isinstance(count, int):
             return projection, count
     return projection, 0
@@ -141,11 +142,11 @@ def _site(path: str, module: nn.Module, layout: HeadLayout | None) -> str:
     flags = [None if layout is None else layout.is_causal]
     # A configuration may turn a model with causal attention into an encoder.
     flags += [False] if _attribute(module, "config.is_causal") is False else []
-    flags += [_attribute(module, each) for each in _CAUSAL]
-    flags = [each for each in flags if isinstance(each, bool)]
+    flags += [_attribute(module, path) for path in _CAUSAL_FLAGS]
+    flags = [flag for flag in flags if isinstance(flag, bool)]
     # Without a flag, as in BLOOM, attention is causal if the family has models that generate.
-    names = dir(sys.modules.get(type(module).__module__))
-    generates = any("ForCausal" in each or "LMHeadModel" in each for each in names)
+    family = dir(sys.modules.get(type(module).__module__))
+    generates = any("ForCausal" in name or "LMHeadModel" in name for name in family)
     return "decoder_self" if (flags[0] if flags else generates) else "encoder_self"
 
 
@@ -158,13 +159,13 @@ def _attribute(module: nn.Module, path: str) -> Any:
 
 def _widths(projection: Any) -> tuple[int, int]:
     """The widths of the input and the output of a linear map; zeros for other modules."""
-    for before, after in (("in_features", "out_features"), ("nx", "nf")):
-        if isinstance(getattr(projection, before, None), int):
-            return getattr(projection, before), getattr(projection, after)
+    for inputs, outputs in (("in_features", "out_features"), ("nx", "nf")):
+        if isinstance(getattr(projection, inputs, None), int):
+            return getattr(projection, inputs), getattr(projection, outputs)
     return 0, 0
 
 
-def _unknown(model: nn.Module) -> str:
+def _no_heads_message(model: nn.Module) -> str:
     """The message about a model without known heads."""
     message = f"model is a {type(model).__name__}"
     if any(isinstance(module, System) for module in model.modules()):

@@ -12,32 +12,31 @@ from transformers.pytorch_utils import Conv1D
 
 from headwise.heads.system import System
 from headwise.messages import check_choice, checked_index
-from headwise.pretrained.layouts import AttentionModule, find_attentions
+from headwise.pretrained.layouts import HEAD_COUNTS, AttentionModule, find_attentions
 
 Model = TypeVar("Model", bound=nn.Module)
 Pretrained = TypeVar("Pretrained", bound=PreTrainedModel)
 
 HEADS_LEFT = "headwise_heads_left"  # the key of a config: paths of attentions to their heads
 # Paths of the maps of an attention to its queries, keys and values, which are ordered by heads.
-_MAPS = [[f"{part}_proj" for part in "qkv"], [f"{part}_lin" for part in "qkv"]]
-_MAPS += [[f"{inner}{part}" for part in ("query", "key", "value")] for inner in ("", "self.")]
+_QKV_MAPS = [[f"{part}_proj" for part in "qkv"], [f"{part}_lin" for part in "qkv"]]
+_QKV_MAPS += [[f"{inner}{part}" for part in ("query", "key", "value")] for inner in ("", "self.")]
 # The order in a joint map to all three cannot be seen; it is known for these classes.
-_BY_KEY = "query_key_value"  # for each head of keys: its queries, its key, its value
-_FUSED = {"GPT2Attention": ["c_attn"], "ModernBertAttention": ["Wqkv"]}
-_FUSED |= {"GPTNeoXAttention": [_BY_KEY]}
-# Attributes of an attention: its number of heads, its number of heads of keys, its width.
-_COUNTS = ("num_heads", "num_attention_heads", "n_heads", "num_attn_heads", "n_head")
-_KEY_COUNTS = ("num_key_value_heads", "num_kv_heads")
+_BY_KEY_HEAD = "query_key_value"  # for each head of keys: its queries, its key, its value
+_FUSED_MAPS = {"GPT2Attention": ["c_attn"], "ModernBertAttention": ["Wqkv"]}
+_FUSED_MAPS |= {"GPTNeoXAttention": [_BY_KEY_HEAD]}
+# Further attributes of an attention: its number of heads of keys, its width.
+_KEY_HEAD_COUNTS = ("num_key_value_heads", "num_kv_heads")
 _WIDTHS = ("all_head_size", "split_size", "embed_dim")
 
 
-class _Cut(NamedTuple):
-    """The part of an attention that is left."""
+class _HeadsLeft(NamedTuple):
+    """The heads of an attention that are left, and what is left of its weights."""
 
     attention: AttentionModule
     heads: Tensor  # boolean (heads,)
-    keys: int  # number of heads of keys
-    rows: dict[str, Tensor]  # path of a map to a boolean tensor of its outputs
+    num_keys: int  # number of heads of keys
+    outputs: dict[str, Tensor]  # path of a map to a boolean tensor of its outputs
 
 
 def prune_heads(model: Model, heads: Mapping[str, Iterable[int]]) -> Model:
@@ -57,7 +56,8 @@ def prune_heads(model: Model, heads: Mapping[str, Iterable[int]]) -> Model:
     Raises:
         ValueError: no model of transformers; no such head; no head would be left, or groups of
             unequal sizes; heads that have other weights than plain linear maps, such as norms of
-            their own, sinks, or biases of positions (T5). The model is unchanged then.
+            their own, sinks, or biases of positions (T5); a config of a pruned model in a model
+            that has all heads. The model is unchanged then.
 
     Example:
         >>> import headwise as hw
@@ -66,16 +66,16 @@ def prune_heads(model: Model, heads: Mapping[str, Iterable[int]]) -> Model:
         >>> hw.prune_heads(model, {"transformer.h.1.attn": [3]}).transformer.h[1].attn.c_proj
         Conv1D(nf=32, nx=24)
     """
-    every = {each.path: each for each in find_attentions(model)}
-    _owner(model)
+    attentions = {each.path: each for each in find_attentions(model)}
+    _check_config(model, attentions.values())
     if any(isinstance(module, System) for module in model.modules()):
         raise ValueError(
             "model has gates over its heads, expected none: call headwise.remove_gates(model), or "
             "headwise.fold_gates(model) if they are static"
         )
     for path in heads:
-        check_choice(**{"an attention in heads": (path, tuple(every))})
-    _prune(model, [_cut(every[path], removed) for path, removed in heads.items()])
+        check_choice(**{"an attention in heads": (path, tuple(attentions))})
+    _prune(model, [_without(attentions[path], removed) for path, removed in heads.items()])
     return model
 
 
@@ -88,120 +88,135 @@ def load_pruned(kind: type[Pretrained], folder: str | Path, **options: Any) -> P
         options: further arguments of `from_pretrained`.
     """
 
-    def start(model: Any, config: Any, *args: Any, **kwargs: Any) -> None:
+    def init(model: Any, config: Any, *args: Any, **kwargs: Any) -> None:
         kind.__init__(model, config, *args, **kwargs)
         left = vars(config).pop(HEADS_LEFT, {})
-        every = {_base_path(model, p.path): p for p in find_attentions(model)} if left else {}
-        gone = {path: {*range(every[path].num_heads)} - {*left[path]} for path in left}
-        _prune(model, [_cut(every[path], removed) for path, removed in gone.items()])
+        attentions = {_base_path(model, a.path): a for a in find_attentions(model)} if left else {}
+        removed = {path: {*range(attentions[path].num_heads)} - {*left[path]} for path in left}
+        _prune(model, [_without(attentions[path], heads) for path, heads in removed.items()])
 
     # from_pretrained constructs a model of its class, and then reads weights into it.
-    smaller: Any = type(kind.__name__, (kind,), {"__init__": start, "__module__": kind.__module__})
-    model: Pretrained = smaller.from_pretrained(folder, **options)
+    pruned: Any = type(kind.__name__, (kind,), {"__init__": init, "__module__": kind.__module__})
+    model: Pretrained = pruned.from_pretrained(folder, **options)
     model.__class__ = kind
     return model
 
 
-def _cut(place: AttentionModule, heads: Iterable[int]) -> _Cut:
-    """An attention without these heads; raises `ValueError`."""
-    count, dim = place.num_heads, place.sizes()["head_dim"]
-    name = f"a head of {place.path!r}"
-    removed = {checked_index(name, head, 0, count - 1) for head in heads}
-    if len(removed) == count:
-        raise ValueError(f"heads of {place.path!r} are all {count}, expected some, and not all")
-    maps = _maps_of(place, dim)
-    outputs = [each.weight.size(int(isinstance(each, Conv1D))) for each in maps.values()]
+def _without(attention: AttentionModule, heads: Iterable[int]) -> _HeadsLeft:
+    """What is left of an attention without these heads; raises `ValueError`."""
+    path, num_heads, head_dim = attention.path, attention.num_heads, attention.sizes()["head_dim"]
+    removed = {checked_index(f"a head of {path!r}", head, 0, num_heads - 1) for head in heads}
+    if len(removed) == num_heads:
+        raise ValueError(f"heads of {path!r} are all {num_heads}, expected some, and not all")
+    maps = _qkv_maps(attention, head_dim)
+    widths = [each.weight.size(int(isinstance(each, Conv1D))) for each in maps.values()]
     is_fused = len(maps) == 1
-    keys = (outputs[0] // dim - count) // 2 if is_fused else outputs[-1] // dim
-    numbers = [count + 2 * keys] if is_fused else [count, keys, keys]
-    if keys < 1 or any(map(int.__mod__, (count, *outputs), (keys, *numbers))):
+    num_keys = (widths[0] // head_dim - num_heads) // 2 if is_fused else widths[-1] // head_dim
+    counts = [num_heads + 2 * num_keys] if is_fused else [num_heads, num_keys, num_keys]
+    if num_keys < 1 or any(map(int.__mod__, (num_heads, *widths), (num_keys, *counts))):
         raise ValueError(
-            f"the maps {', '.join(maps)} of {place.path!r} give {outputs} numbers, expected those "
-            f"of heads of {dim}: {count} of queries, and as many of keys as of values"
+            f"the maps {', '.join(maps)} of {path!r} give {widths} numbers, expected those "
+            f"of heads of {head_dim}: {num_heads} of queries, and as many of keys as of values"
         )
-    q = torch.tensor([head not in removed for head in range(count)], device="cpu")
-    groups = q.view(keys, -1)  # that share a head of keys
+    queries = torch.tensor([head not in removed for head in range(num_heads)], device="cpu")
+    groups = queries.view(num_keys, -1)  # that share a head of keys
     left = groups.sum(1)
     if len({*left.tolist()} - {0}) > 1:
         raise ValueError(
-            f"heads of {place.path!r} leave {left.tolist()} heads in its {keys} groups that share "
+            f"heads of {path!r} leave {left.tolist()} heads in its {num_keys} groups that share "
             f"keys, expected as many in each, or none: head_importance(...).least(n, group="
-            f"{count // keys}) chooses such heads"
+            f"{num_heads // num_keys}) chooses such heads"
         )
-    k = left > 0
-    parts = [torch.cat([q, k, k])] if is_fused else [q, k, k]
-    if _BY_KEY in maps:
-        parts = [torch.cat([groups, k[:, None], k[:, None]], 1).flatten()]
-    widths = map(int.__floordiv__, outputs, numbers)
-    rows = dict(zip(maps, map(Tensor.repeat_interleave, parts, widths), strict=True))
-    return _Cut(place, q, int(k.sum()), rows)
+    keys = left > 0
+    heads_left = [torch.cat([queries, keys, keys])] if is_fused else [queries, keys, keys]
+    if _BY_KEY_HEAD in maps:
+        heads_left = [torch.cat([groups, keys[:, None], keys[:, None]], 1).flatten()]
+    head_widths = map(int.__floordiv__, widths, counts)
+    outputs = dict(zip(maps, map(Tensor.repeat_interleave, heads_left, head_widths), strict=True))
+    return _HeadsLeft(attention, queries, int(keys.sum()), outputs)
 
 
-def _maps_of(place: AttentionModule, dim: int) -> dict[str, Any]:
+def _qkv_maps(attention: AttentionModule, head_dim: int) -> dict[str, Any]:
     """The maps to queries, keys and values; raises `ValueError` where heads have other weights."""
-    module, there = place.module, dict(place.module.named_modules())
-    known = [_FUSED[kind.__name__] for kind in type(module).__mro__ if kind.__name__ in _FUSED]
-    by_name = [each for each in _MAPS if {*each} <= there.keys()]
-    maps = {path: there[path] for path in [*known, *by_name, []][0]}
-    cut = {**maps, place.projection_path: place.projection}
-    linear = bool(maps) and all(isinstance(each, nn.Linear | Conv1D) for each in cut.values())
-    takes = signature(module.forward).parameters
-    others = ["biases of positions"] if {"alibi", "position_bias"} & {*takes} else []
+    module, modules = attention.module, dict(attention.module.named_modules())
+    classes = [base.__name__ for base in type(module).__mro__]
+    fused = [_FUSED_MAPS[name] for name in classes if name in _FUSED_MAPS]
+    separate = [paths for paths in _QKV_MAPS if {*paths} <= modules.keys()]
+    maps = {path: modules[path] for path in [*fused, *separate, []][0]}
+    pruned = {**maps, attention.projection_path: attention.projection}
+    are_linear = bool(maps) and all(isinstance(m, nn.Linear | Conv1D) for m in pruned.values())
+    arguments = {*signature(module.forward).parameters}
+    others = ["biases of positions"] if {"alibi", "position_bias"} & arguments else []
     for name, weight in module.named_parameters():
         path, _, kind = name.rpartition(".")
-        plain = type(weight) is nn.Parameter and kind in ("weight", "bias") and linear
-        of_all = "Norm" in type(there[path]).__name__ and weight.shape == (dim,)
-        if not ((path in cut and plain) or path.endswith("LayerNorm") or of_all):
+        is_plain = type(weight) is nn.Parameter and kind in ("weight", "bias") and are_linear
+        is_shared = "Norm" in type(modules[path]).__name__ and weight.shape == (head_dim,)
+        if not ((path in pruned and is_plain) or path.endswith("LayerNorm") or is_shared):
             others.append(name)
-    if others or not linear:
+    if others or not are_linear:
         raise ValueError(
-            f"heads of {place.path!r} cannot be removed: {type(module).__name__} has "
+            f"heads of {attention.path!r} cannot be removed: {type(module).__name__} has "
             f"{', '.join(others[:4]) or 'other maps'}, expected plain linear maps alone; merge "
             f"adapters, load it unquantised, or use headwise.ablated"
         )
     return maps
 
 
-def _prune(model: nn.Module, cuts: list[_Cut]) -> None:
-    """Removes all but the cuts from attentions, and writes the heads left into the config."""
-    _, owner = _owner(model)
-    kept = dict(getattr(owner.config, HEADS_LEFT, {}))
-    for place, left, keys, rows in cuts:
-        dim, heads = place.sizes()["head_dim"], int(left.sum())
-        for path, outputs in rows.items():
-            _keep(place.module.get_submodule(path), outputs, 0)
-        _keep(place.projection, left.repeat_interleave(dim), 1)
-        sizes = dict.fromkeys(_COUNTS, heads) | dict.fromkeys(_WIDTHS, heads * dim)
-        sizes |= dict.fromkeys(_KEY_COUNTS, keys) | {"num_key_value_groups": heads // keys}
-        for module in place.module.modules():
+def _prune(model: nn.Module, pruned: list[_HeadsLeft]) -> None:
+    """Removes all but the heads left from attentions, and writes these into the config."""
+    config = _pretrained(model)[1].config
+    heads_left = dict(getattr(config, HEADS_LEFT, {}))
+    for attention, left, num_keys, outputs in pruned:
+        head_dim, num_heads = attention.sizes()["head_dim"], int(left.sum())
+        for path, outputs_left in outputs.items():
+            _shrink(attention.module.get_submodule(path), outputs_left, 0)
+        _shrink(attention.projection, left.repeat_interleave(head_dim), 1)
+        sizes = dict.fromkeys(HEAD_COUNTS, num_heads) | dict.fromkeys(_WIDTHS, num_heads * head_dim)
+        sizes |= dict.fromkeys(_KEY_HEAD_COUNTS, num_keys)
+        sizes["num_key_value_groups"] = num_heads // num_keys
+        for module in attention.module.modules():
             vars(module).update({name: sizes[name] for name in sizes.keys() & vars(module)})
-        path = _base_path(model, place.path)
-        before = kept.get(path, [*range(place.num_heads)])
-        kept[path] = [before[head] for head in left.nonzero().flatten().tolist()]
-    if cuts:
-        owner.config.update({HEADS_LEFT: kept})
+        path = _base_path(model, attention.path)
+        before = heads_left.get(path, [*range(attention.num_heads)])
+        heads_left[path] = [before[head] for head in left.nonzero().flatten().tolist()]
+    if pruned:
+        config.update({HEADS_LEFT: heads_left})
 
 
-def _keep(linear: Any, left: Tensor, end: int) -> None:
-    """Removes all but these outputs (`end` 0) or inputs (`end` 1) from a linear map."""
-    of_conv = isinstance(linear, Conv1D)  # whose weight is (inputs, outputs)
-    names = ("nf", "nx") if of_conv else ("out_features", "in_features")
-    setattr(linear, names[end], int(left.sum()))
-    for name in ("weight", "bias")[: 2 - end]:
+def _shrink(linear: Any, left: Tensor, side: int) -> None:
+    """Removes all but these outputs (`side` 0) or inputs (`side` 1) from a linear map."""
+    is_conv = isinstance(linear, Conv1D)  # whose weight is (inputs, outputs)
+    names = ("nf", "nx") if is_conv else ("out_features", "in_features")
+    setattr(linear, names[side], int(left.sum()))
+    for name in ("weight", "bias")[: 2 - side]:
         old = getattr(linear, name)
         if old is not None:
-            dim = 1 - end if of_conv and name == "weight" else end
+            dim = 1 - side if is_conv and name == "weight" else side
             new = old.detach().index_select(dim, left.nonzero().flatten().to(old.device))
             setattr(linear, name, nn.Parameter(new, old.requires_grad))
 
 
+def _check_config(model: nn.Module, attentions: Iterable[AttentionModule]) -> None:
+    """Raises `ValueError` if the config is that of a pruned model, and this one has all heads."""
+    heads_left = getattr(_pretrained(model)[1].config, HEADS_LEFT, {})
+    for attention in attentions:
+        path, num_heads = attention.path, attention.num_heads
+        left = len(heads_left.get(_base_path(model, path), range(num_heads)))
+        if left != num_heads:
+            raise ValueError(
+                f"the config says that {left} heads are left at {path!r}, but the module has "
+                f"{num_heads}, expected as many: load a pruned model by headwise.load_pruned, or "
+                f"delete the key {HEADS_LEFT} from the config for a new one"
+            )
+
+
 def _base_path(model: nn.Module, path: str) -> str:
     """The path of an attention from the base model, without a wrapper or a head in front."""
-    root, owner = _owner(model)
-    return path.removeprefix(f"{root}.").removeprefix(f"{owner.base_model_prefix}.")
+    root, pretrained = _pretrained(model)
+    return path.removeprefix(f"{root}.").removeprefix(f"{pretrained.base_model_prefix}.")
 
 
-def _owner(model: nn.Module) -> tuple[str, Any]:
+def _pretrained(model: nn.Module) -> tuple[str, Any]:
     """The path and the model of transformers whose config says which heads are left."""
     for path, module in model.named_modules():
         if isinstance(module, PreTrainedModel):

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from headwise.heads.cache import AttentionCache
 from headwise.heads.system import AttentionOutput, Routing, is_repeated
 from headwise.models.inspect import run_as_written, systems
-from headwise.pretrained.gates import gates_of, outermost, with_identity_gates
+from headwise.pretrained.gates import find_gates, outermost_models, with_identity_gates
 from headwise.pretrained.layouts import HeadLayout
 
 
@@ -61,14 +61,14 @@ class Decisions(dict[str, list[Routing]]):
         import pandas as pd  # takes long
 
         tables = [pd.DataFrame(columns=["path", "pass"])]
-        every = ((path, *each) for path, passes in self.items() for each in enumerate(passes))
-        for path, number, routing in every:
+        numbered = ((path, *each) for path, passes in self.items() for each in enumerate(passes))
+        for path, number, routing in numbered:
             weights = routing.weights.float().cpu()  # (batch, time, units) or less, see Routing
             chosen = torch.ones_like(weights, dtype=torch.bool)
             if routing.indices is not None:
                 chosen = torch.zeros_like(chosen).scatter(-1, routing.indices.cpu(), True)
-            whose = ("sequence", "position")[: weights.dim() - 1]
-            rows = pd.MultiIndex.from_product(map(range, weights.shape), names=(*whose, "unit"))
+            axes = (*("sequence", "position")[: weights.dim() - 1], "unit")
+            rows = pd.MultiIndex.from_product(map(range, weights.shape), names=axes)
             columns = {"weight": weights.flatten().numpy(), "chosen": chosen.flatten().numpy()}
             table = pd.DataFrame({"path": path, "pass": number, **columns}, index=rows)
             if routing.padding is not None and weights.dim() == 3:
@@ -79,9 +79,9 @@ class Decisions(dict[str, list[Routing]]):
                 table["position"] += self.begins[path][number]
             tables.append(table)
         names = ("path", "pass", "sequence", "position", "unit", "weight", "chosen")
-        whole = {"sequence": "Int64", "position": "Int64"}  # also where some are missing
-        found = pd.concat(tables[1:] or tables, ignore_index=True)
-        return found.reindex(columns=names).astype(whole)
+        integers = {"sequence": "Int64", "position": "Int64"}  # also where some are missing
+        joined = pd.concat(tables[1:] or tables, ignore_index=True)
+        return joined.reindex(columns=names).astype(integers)
 
 
 @contextmanager
@@ -118,10 +118,10 @@ def record(
     # The keys of a cross-attention's cache are of the source: its queries are counted here.
     queries: WeakKeyDictionary[AttentionCache, int] = WeakKeyDictionary()
 
-    def append(path: str, _: Any, args: Any, given: dict[str, Any], out: AttentionOutput) -> None:
+    def append(path: str, _: Any, args: Any, kwargs: dict[str, Any], out: AttentionOutput) -> None:
         if out.routing is None or is_repeated():
             return
-        cache, begin = given.get("cache"), 0
+        cache, begin = kwargs.get("cache"), 0
         if cache is not None:
             begin = queries.get(cache, 0)
             queries[cache] = begin + out.output.size(1)
@@ -147,16 +147,17 @@ def capture_attention_weights(
     Models compute attention eagerly meanwhile, since faster implementations return no weights.
     """
 
-    def after(path: str, attention: nn.Module, args: object, output: Any) -> None:
+    def pass_on(path: str, attention: nn.Module, args: object, output: Any) -> None:
         weights = output[-1] if isinstance(output, tuple) else None
         if isinstance(weights, Tensor) and weights.dim() == 4:
             function(path, weights.detach())
 
     with ExitStack() as stack:
-        for path in gates_of(model):
-            hook = model.get_submodule(path).register_forward_hook(partial(after, path))
+        gates = find_gates(model)
+        for path in gates:
+            hook = model.get_submodule(path).register_forward_hook(partial(pass_on, path))
             stack.callback(hook.remove)
-        for each in outermost(model) if gates_of(model) else ():
-            stack.callback(each.set_attn_implementation, each.config._attn_implementation)
-            each.set_attn_implementation("eager")
+        for outer in outermost_models(model) if gates else ():
+            stack.callback(outer.set_attn_implementation, outer.config._attn_implementation)
+            outer.set_attn_implementation("eager")
         yield
