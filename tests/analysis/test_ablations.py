@@ -14,17 +14,23 @@ from support.tiny_models import inputs, labels, model, tokens
 from torch import nn
 
 import headwise as hw
-from headwise.analysis.ablations import ablate, of_loss, of_numbers, of_task, parse_ablations
+from headwise.analysis.ablations import (
+    ablate,
+    item_quality,
+    loss_quality,
+    parse_ablations,
+    task_quality,
+)
 from headwise.analysis.statistics import holm
 
 ITEMS = 12
 
 
-def certainty(made, read):
+def certainty(network, batch):
     """Of each item the mean of the largest probability at each position."""
 
     def measure():
-        logits = made(read).logits.double()
+        logits = network(batch).logits.double()
         return logits.softmax(-1).amax(-1).flatten(1).mean(1)
 
     return measure
@@ -35,17 +41,17 @@ def value(measure):
         return float(measure().mean())
 
 
-def under(made, system, row):
+def under(network, system, row):
     """The model under the ablation of a row, by `headwise.ablated`; a mean over random draws."""
-    found = []
+    values = []
     for seed in range(5) if row.ablation == "random" else [None]:
         options = row.options if seed is None else {"seed": seed}
         where = row.path or {system: {"name": row.ablation, **options}}
-        given = (row.ablation, options) if row.path else (None, {})
-        with hw.ablated(made, where, given[0], **given[1]):
-            found.append(value(certainty(made, tokens(ITEMS, 6))))
-    assert len({round(each, 12) for each in found}) == len(found)
-    return np.mean(found)
+        name, options = (row.ablation, options) if row.path else (None, {})
+        with hw.ablated(network, where, name, **options):
+            values.append(value(certainty(network, tokens(ITEMS, 6))))
+    assert len({round(each, 12) for each in values}) == len(values)
+    return np.mean(values)
 
 
 ROWS = {  # of two layers: what changes all at once, and the units of each
@@ -59,80 +65,80 @@ ROWS = {  # of two layers: what changes all at once, and the units of each
 
 @pytest.mark.parametrize("plan", ROWS)
 def test_each_row_is_the_model_under_that_ablation(plan):
-    made = model("causal", plan)
-    shown = []
-    measure = certainty(made, tokens(ITEMS, 6))
-    found = ablate(made, of_numbers(measure), track=lambda each: shown.extend(each) or each)
+    network = model("causal", plan)
+    tracked = []
+    measure = certainty(network, tokens(ITEMS, 6))
+    table = ablate(network, item_quality(measure), track=lambda x: tracked.extend(x) or x)
     whole = value(measure)
-    assert len(shown) == len(found) and found.attrs["items"] == ITEMS
-    assert found.attrs["value"] == pytest.approx(whole) and not found.attrs["lower_is_better"]
-    for row in found.itertuples():
-        assert row.value == pytest.approx(under(made, plan, row), rel=1e-9)
+    assert len(tracked) == len(table) and table.attrs["items"] == ITEMS
+    assert table.attrs["value"] == pytest.approx(whole) and not table.attrs["lower_is_better"]
+    for row in table.itertuples():
+        assert row.value == pytest.approx(under(network, plan, row), rel=1e-9)
         assert row.difference == pytest.approx(row.value - whole, abs=1e-12)
         assert row.cost == -row.difference and row.share == pytest.approx(row.cost / whole)
         assert not row.reason
-    assert list(found["cost"]) == sorted(found["cost"], reverse=True)
+    assert list(table["cost"]) == sorted(table["cost"], reverse=True)
     number, units = ROWS[plan]
-    of_one = found[found["place"] != ""]
-    assert len(found) - len(of_one) == number
+    removals = table[table["place"] != ""]
+    assert len(table) - len(removals) == number
     for place in ("decoder_self.0", "decoder_self.1"):
-        own = of_one[of_one["place"] == place]
+        in_layer = removals[removals["place"] == place]
         for unit, count in units.items():
-            removed = own.loc[own["unit"] == unit, "options"]
+            removed = in_layer.loc[in_layer["unit"] == unit, "options"]
             assert sorted(each[unit] for each in removed) == list(range(count))
-    at_once = ablate(made, of_numbers(measure), "model")
+    at_once = ablate(network, item_quality(measure), "model")
     assert len(at_once) == number and not any(at_once.get("place", ()))
-    assert ablate(made, of_numbers(measure), "none").empty
+    assert ablate(network, item_quality(measure), "none").empty
 
 
-@pytest.mark.parametrize("made", ["gpt2", "bert", "gated"])
-def test_heads_of_transformers_are_removed_with_and_without_gates(made):
-    made = gate("gpt2", "gated") if made == "gated" else build(made)
-    measure = certainty(made, words(ITEMS, 5))
-    found = ablate(made, of_numbers(measure))
-    heads = found[found["ablation"] == "without-head"]
+@pytest.mark.parametrize("name", ["gpt2", "bert", "gated"])
+def test_heads_of_transformers_are_removed_with_and_without_gates(name):
+    network = gate("gpt2", "gated") if name == "gated" else build(name)
+    measure = certainty(network, words(ITEMS, 5))
+    table = ablate(network, item_quality(measure))
+    heads = table[table["ablation"] == "without-head"]
     assert {(row.path, row.options["head"]) for row in heads.itertuples()} == {
-        (path, head) for path in attentions(made) for head in range(4)
+        (path, head) for path in attentions(network) for head in range(4)
     }
     for row in heads.itertuples():
-        with without(made, {row.path: [row.options["head"]]}):
+        with without(network, {row.path: [row.options["head"]]}):
             assert row.value == pytest.approx(value(measure), rel=1e-6)
 
 
 def layer(*weights):
     """An attention whose heads count as much as given."""
     torch.manual_seed(0)
-    made = nn.ModuleDict({"layer": hw.MultiHeadAttention(16, 4)}).double()
+    network = nn.ModuleDict({"layer": hw.MultiHeadAttention(16, 4)}).double()
     with torch.no_grad():
-        made["layer"].out_proj.bias.zero_()
-        by_head = made["layer"].out_proj.weight.view(16, 4, -1)
+        network["layer"].out_proj.bias.zero_()
+        by_head = network["layer"].out_proj.weight.view(16, 4, -1)
         by_head.mul_(torch.tensor(weights, dtype=by_head.dtype).view(1, -1, 1))
     x = torch.randn(60, 3, 16).double()
-    return made, lambda: made["layer"](x).output
+    return network, lambda: network["layer"](x).output
 
 
 def test_a_head_that_does_nothing_costs_nothing_and_one_on_which_all_depends_costs_all():
-    made, outputs = layer(0.1, 2.0, 0.0, 0.5)
+    network, outputs = layer(0.1, 2.0, 0.0, 0.5)
     with torch.no_grad():
-        own = outputs()
-    distance = of_numbers(lambda: (outputs() - own).square().mean((1, 2)), higher_is_better=False)
-    found = ablate(made, distance)
-    assert [row.options["head"] for row in found.itertuples()] == [1, 3, 0, 2]
-    last = found.iloc[-1]
+        whole = outputs()
+    measure = lambda: (outputs() - whole).square().mean((1, 2))  # noqa: E731
+    table = ablate(network, item_quality(measure, higher_is_better=False))
+    assert [row.options["head"] for row in table.itertuples()] == [1, 3, 0, 2]
+    last = table.iloc[-1]
     numbers = last[["difference", "low", "high", "cost", "p", "corrected_p"]]
     assert list(numbers) == [0, 0, 0, 0, 1, 1] and math.isnan(last["share"])  # the whole is 0
 
-    made, outputs = layer(0.0, 0.0, 0.0, 1.0)
+    network, outputs = layer(0.0, 0.0, 0.0, 1.0)
     with torch.no_grad():
         signs = outputs() > 0
-    found = ablate(made, of_numbers(lambda: ((outputs() > 0) == signs).all(-1).all(-1)))
-    first, *others = found.itertuples()
+    table = ablate(network, item_quality(lambda: ((outputs() > 0) == signs).all(-1).all(-1)))
+    first, *others = table.itertuples()
     assert (first.options, first.value, first.cost, first.share) == ({"head": 3}, 0.0, 1.0, 1.0)
     assert first.p == 2 * 0.5**60 and {row.cost for row in others} == {0.0}  # the sign test
 
 
 def test_differences_are_paired_over_the_items_and_tests_corrected_over_the_table():
-    made, outputs = layer(1.0, 1.0, 1.0, 1.0)
+    network, outputs = layer(1.0, 1.0, 1.0, 1.0)
     scale = torch.logspace(-1, 1, 60).double()  # items differ far more than ablations change them
     rows = []
 
@@ -140,55 +146,55 @@ def test_differences_are_paired_over_the_items_and_tests_corrected_over_the_tabl
         rows.append((scale + 0.1 * outputs().tanh().mean((1, 2))).numpy())
         return rows[-1]
 
-    found = ablate(made, of_numbers(measure, higher_is_better=False))
-    for row in found.itertuples():
+    table = ablate(network, item_quality(measure, higher_is_better=False))
+    for row in table.itertuples():
         test = ttest_1samp(rows[1 + row.options["head"]] - rows[0], 0)
         interval = tuple(test.confidence_interval(0.95))
         assert (row.low, row.high) == pytest.approx(interval, rel=0.2, abs=2e-4)
         assert row.p == pytest.approx(test.pvalue, abs=0.1)
         assert row.cost == row.difference
-    assert list(found["corrected_p"]) == holm(list(found["p"]))
-    few = ablate(made, of_numbers(lambda: measure()[:5]))
+    assert list(table["corrected_p"]) == holm(list(table["p"]))
+    few = ablate(network, item_quality(lambda: measure()[:5]))
     assert few["p"].isna().all() and few["reason"].str.contains("10").all() and few["cost"].any()
     calls = iter(range(9))
-    broken = of_numbers(lambda: measure() * (math.nan if next(calls) == 2 else 1.0))
-    found = ablate(made, broken)
-    assert math.isnan(found["cost"].iloc[-1]) and found["p"].iloc[:-1].notna().all()
+    broken = item_quality(lambda: measure() * (math.nan if next(calls) == 2 else 1.0))
+    table = ablate(network, broken)
+    assert math.isnan(table["cost"].iloc[-1]) and table["p"].iloc[:-1].notna().all()
 
 
-@pytest.mark.parametrize("name", ["ours", "gpt2"])
+@pytest.mark.parametrize("name", ["headwise", "gpt2"])
 def test_the_model_and_its_gradients_are_as_before(name):
-    made = model("causal", "mae") if name == "ours" else build("gpt2")
-    read = words(ITEMS, 5) % 20
-    made.train()(read).logits.square().sum().backward()
-    made.get_submodule(next(path for path, _ in made.named_modules() if path)).eval()
+    network = model("causal", "mae") if name == "headwise" else build("gpt2")
+    batch = words(ITEMS, 5) % 20
+    network.train()(batch).logits.square().sum().backward()
+    network.get_submodule(next(path for path, _ in network.named_modules() if path)).eval()
 
-    def now():
-        tensors = {**dict(made.named_parameters()), **made.state_dict()}
-        tensors |= {f"{key}.grad": p.grad for key, p in made.named_parameters()}
-        kept = {key: x if x is None else x.tolist() for key, x in tensors.items()}
-        modes = {path: module.training for path, module in made.named_modules()}
-        return kept, modes, torch.get_rng_state().tolist()
+    def state():
+        tensors = {**dict(network.named_parameters()), **network.state_dict()}
+        tensors |= {f"{key}.grad": p.grad for key, p in network.named_parameters()}
+        values = {key: x if x is None else x.tolist() for key, x in tensors.items()}
+        modes = {path: module.training for path, module in network.named_modules()}
+        return values, modes, torch.get_rng_state().tolist()
 
-    before, calls = now(), iter(range(3))
+    before, calls = state(), iter(range(3))
 
     def broken():
         torch.rand(1)
-        assert not made.training and not torch.is_grad_enabled()
+        assert not network.training and not torch.is_grad_enabled()
         next(calls)
-        return certainty(made, read)()
+        return certainty(network, batch)()
 
     with pytest.raises(StopIteration):
-        ablate(made, of_numbers(broken))
-    assert now() == before
-    made.train()(read)  # nothing is ablated any more, which training would refuse
+        ablate(network, item_quality(broken))
+    assert state() == before
+    network.train()(batch)  # nothing is ablated any more, which training would refuse
 
 
 def test_what_an_evaluation_draws_is_the_same_under_all_ablations():
-    made, outputs = layer(0.0, 1.0, 1.0, 1.0)
-    found = ablate(made, of_numbers(lambda: outputs().mean((1, 2)) + torch.randn(60).double()))
-    nothing = next(row for row in found.itertuples() if row.options["head"] == 0)
-    assert nothing.difference == 0.0
+    network, outputs = layer(0.0, 1.0, 1.0, 1.0)
+    quality = item_quality(lambda: outputs().mean((1, 2)) + torch.randn(60).double())
+    idle = next(row for row in ablate(network, quality).itertuples() if row.options["head"] == 0)
+    assert idle.difference == 0.0
 
 
 SIZES = {"embed_dim": 8, "num_heads": 2, "ffn_dim": 8}
@@ -203,29 +209,29 @@ TASKS = {
 def test_the_score_of_a_task_is_that_of_its_evaluation(task):
     source = "built-in" if task == "speech-enhancement" else "files"
     rows = None if source == "built-in" else in_each_part([item(task, key) for key in range(12)])
-    own = road(task, source, rows, model={**SIZES, **TASKS[task]})
-    made = own.model().eval()
+    prepared = road(task, source, rows, model={**SIZES, **TASKS[task]})
+    network, evaluation = prepared.model().eval(), prepared.recipe.evaluation
     with torch.no_grad():
-        for weight in made.parameters():
+        for weight in network.parameters():
             weight.add_(0.3 * torch.randn_like(weight))
-    found = ablate(made, of_task(made, own.task, "validation", own.recipe.evaluation))
-    first = own.task.evaluate(made, "validation", own.recipe.evaluation).scores[0]
-    assert found.attrs["score"] == first.name and len(found) >= 2
-    assert found.attrs["value"] == pytest.approx(first.value, nan_ok=True)
-    assert found.attrs["items"] == len(first.rows)
-    assert found.attrs["lower_is_better"] is first.lower_is_better
+    table = ablate(network, task_quality(network, prepared.task, "validation", evaluation))
+    first = prepared.task.evaluate(network, "validation", evaluation).scores[0]
+    assert table.attrs["score"] == first.name and len(table) >= 2
+    assert table.attrs["value"] == pytest.approx(first.value, nan_ok=True)
+    assert table.attrs["items"] == len(first.rows)
+    assert table.attrs["lower_is_better"] is first.lower_is_better
     if task != "translation":  # whose score moves in steps
-        assert any(found["difference"])
+        assert any(table["difference"])
 
 
 @pytest.mark.parametrize("name", ["causal", "masked", "seq2seq", "classifier", "speech", "gpt2"])
 def test_a_loss_is_the_mean_over_the_labels_of_all_items(name):
     if name == "gpt2":
-        made = build(name)
-        batches = [labelled(name, made)]
+        network = build(name)
+        batches = [labelled(name, network)]
         batches[0].pop("use_cache", None)
     else:
-        made = model(name)
+        network = model(name)
         shapes = [(5, 6), (5, 7)]
         batches = [inputs(name, *shape) | {"labels": labels(name, *shape)} for shape in shapes]
     expected = []
@@ -235,24 +241,24 @@ def test_a_loss_is_the_mean_over_the_labels_of_all_items(name):
             shifted = item["labels"][:, 1:] if name in ("causal", "gpt2") else item["labels"]
             count = int((shifted != -100).sum())
             with torch.no_grad():
-                expected.append([float(made(**item).loss) * count if count else 0.0, count])
-    found = of_loss(made, batches, "nats")()
-    assert np.array(found.rows) == pytest.approx(np.array(expected), rel=1e-5)
+                expected.append([float(network(**item).loss) * count if count else 0.0, count])
+    score = loss_quality(network, batches, "nats")()
+    assert np.array(score.rows) == pytest.approx(np.array(expected), rel=1e-5)
     totals, counts = np.sum(expected, 0)
-    assert (found.name, found.lower_is_better) == ("nats", True)
-    assert found.value == pytest.approx(totals / counts, rel=1e-5)
+    assert (score.name, score.lower_is_better) == ("nats", True)
+    assert score.value == pytest.approx(totals / counts, rel=1e-5)
 
 
 def test_what_is_wrong_is_told():
-    made, outputs = layer(1.0, 1.0, 1.0, 1.0)
-    refused({"level", "unit", "units"}, ablate, made, of_numbers(outputs), "unit")
-    refused({"(60, 3, 16)", "(items,)"}, ablate, made, of_numbers(outputs))
-    refused({"(0,)"}, ablate, made, of_numbers(list))
+    network, outputs = layer(1.0, 1.0, 1.0, 1.0)
+    refused({"level", "unit", "units"}, ablate, network, item_quality(outputs), "unit")
+    refused({"(60, 3, 16)", "(items,)"}, ablate, network, item_quality(outputs))
+    refused({"(0,)"}, ablate, network, item_quality(list))
     for text in ("mae", "mae=", "=uniform", "mae=top-k,2", "mae=uniform,"):
         refused({repr(text), "SYSTEM=NAME,OPTION=VALUE"}, parse_ablations, [text])
     refused({"mae", "already"}, parse_ablations, ["mae=uniform", "mae=random"])
     refused({"unifrom", "'uniform'"}, parse_ablations, ["mae=unifrom"])
-    found = parse_ablations(["mae=top-k, top_k = 2", "moa=without-expert,expert=[0, 1]"])
-    assert found["mae"] == {"name": "top-k", "top_k": 2}
-    assert found["moa"] == {"name": "without-expert", "expert": [0, 1]}
-    refused({"Linear", "attention"}, ablate, nn.Linear(2, 2), of_numbers(lambda: [1.0]))
+    ablations = parse_ablations(["mae=top-k, top_k = 2", "moa=without-expert,expert=[0, 1]"])
+    assert ablations["mae"] == {"name": "top-k", "top_k": 2}
+    assert ablations["moa"] == {"name": "without-expert", "expert": [0, 1]}
+    refused({"Linear", "attention"}, ablate, nn.Linear(2, 2), item_quality(lambda: [1.0]))

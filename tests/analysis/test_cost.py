@@ -18,12 +18,12 @@ STACKS |= {"classifier": ["encoder"], "speech": ["decoder"]}
 @pytest.mark.parametrize("kind", STACKS)
 def test_parameters_and_products_are_those_that_pytorch_counts(kind, plan):
     """To two percent: the counter takes no note of the few products of a vector with a vector."""
-    made = model(kind, plan)
-    cost = model_cost(made.config, dict.fromkeys(STACKS[kind], 7))
-    assert cost.parameters.total == made.num_parameters()
+    network = model(kind, plan)
+    cost = model_cost(network.config, dict.fromkeys(STACKS[kind], 7))
+    assert cost.parameters.total == network.num_parameters()
     assert (cost.parameters.routing > 0) == (plan != "standard")
     with FlopCounterMode(display=False) as counter, sdpa_kernel(SDPBackend.MATH):
-        made(**inputs(kind, 1, 7))
+        network(**inputs(kind, 1, 7))
     assert cost.macs == pytest.approx(counter.get_total_flops() / 2, rel=0.02)
 
 
@@ -34,27 +34,27 @@ def test_products_of_the_standard_model_by_hand():
     linear += layers * (n * (4 * d * d + 2 * d * d + 2 * d * ffn) + m * 2 * d * d)
     linear += n * d * vocabulary
     attended = layers * 2 * d * (m * m + n * n + n * m)
-    found = model_cost(sizes, {"encoder": m, "decoder": n})
-    assert (found.linear_macs, found.macs) == (linear, linear + attended)
+    cost = model_cost(sizes, {"encoder": m, "decoder": n})
+    assert (cost.linear_macs, cost.macs) == (linear, linear + attended)
 
 
 def test_the_table_has_what_the_answer_has(tmp_path):
     recipe = write_recipe("translation", tmp_path)
-    found = answer("cost", recipe, "--systems", "standard,mae")
-    assert found["lengths"] == {"encoder": 10, "decoder": 10}
+    costs = answer("cost", recipe, "--systems", "standard,mae")
+    assert costs["lengths"] == {"encoder": 10, "decoder": 10}
     printed = run("cost", recipe, "--systems", "standard,mae").stdout
-    for system, cost in found["systems"].items():
+    for system, cost in costs["systems"].items():
         (row,) = [line.split() for line in printed.splitlines() if line.split()[:1] == [system]]
         numbers = [*cost["parameters"].values(), cost["linear_macs"], cost["macs"]]
         units = {"k": 1e3, "M": 1e6}
-        read = [float(each.rstrip("kM")) * units.get(each[-1], 1) for each in row[1:]]
-        assert read == pytest.approx(numbers, rel=0.005)
+        shown = [float(text.rstrip("kM")) * units.get(text[-1], 1) for text in row[1:]]
+        assert shown == pytest.approx(numbers, rel=0.005)
     assert "10 positions in the encoder and 10 positions in the decoder" in " ".join(
         printed.split()
     )
 
 
-class Asking(hw.MultiHeadAttention):
+class ValueReader(hw.MultiHeadAttention):
     """A system that reads values, which nothing has where a model takes no memory."""
 
     def combine(self, heads, inputs, choice):
@@ -63,8 +63,8 @@ class Asking(hw.MultiHeadAttention):
 
 def test_a_system_that_reads_values_is_counted_too():
     state = torch.get_rng_state()
-    own, standard = config("causal", f"{__name__}:Asking"), config("causal")
-    assert model_cost(own, {"decoder": 9}) == model_cost(standard, {"decoder": 9})
+    reader, standard = config("causal", f"{__name__}:ValueReader"), config("causal")
+    assert model_cost(reader, {"decoder": 9}) == model_cost(standard, {"decoder": 9})
     assert torch.equal(torch.get_rng_state(), state)
     with pytest.raises(ValueError, match=r"encoder.*expected .*decoder"):
-        model_cost(own, {"encoder": 9})
+        model_cost(reader, {"encoder": 9})

@@ -13,7 +13,7 @@ MAE = {"mae": {"period": 5, "unit": "steps"}}
 
 @pytest.fixture
 def clock(monkeypatch):
-    """A clock that a forward pass in training moves by what is said of its model; and who ran."""
+    """A clock that a forward pass moves by the seconds of its model; it notes which models ran."""
 
     class Clock:
         now = 0.0
@@ -21,28 +21,28 @@ def clock(monkeypatch):
         def perf_counter(self):
             return self.now
 
-    made, forward = Clock(), hw.CausalLM.forward
-    made.takes, made.ran = {}, []
+    clock, forward = Clock(), hw.CausalLM.forward
+    clock.takes, clock.ran = {}, []
 
-    def seen(self, *args, **given):
-        made.ran.append(self)
-        seconds = made.takes[self]
-        made.now += seconds(len(made.ran)) if callable(seconds) else seconds
-        return forward(self, *args, **given)
+    def timed_forward(self, *args, **kwargs):
+        clock.ran.append(self)
+        seconds = clock.takes[self]
+        clock.now += seconds(len(clock.ran)) if callable(seconds) else seconds
+        return forward(self, *args, **kwargs)
 
-    monkeypatch.setattr(hw.CausalLM, "forward", seen)
-    monkeypatch.setattr(speed, "time", made)
-    return made
+    monkeypatch.setattr(hw.CausalLM, "forward", timed_forward)
+    monkeypatch.setattr(speed, "time", clock)
+    return clock
 
 
 def test_models_are_measured_in_turns_so_that_drift_and_the_first_round_do_not_matter(clock):
     models = {"a": model("causal"), "b": model("causal")}
     drift = lambda count: 2.0 ** ((count - 1) // 4)  # noqa: E731 - each round of four passes
     clock.takes = {models["a"]: drift, models["b"]: lambda n: 3 * drift(n) * (50 if n < 13 else 1)}
-    found = relative_step_times(models, {"a": {}, "b": {}}, BATCHES)
+    times = relative_step_times(models, {"a": {}, "b": {}}, BATCHES)
     assert clock.ran[:8] == 2 * [*2 * [models["a"]], *2 * [models["b"]]]
-    assert (found["a"].value, found["b"].value, found["b"].rounds) == (1.0, 3.0, 9)
-    assert found["b"].low == 3.0 and found["b"].high == 150.0  # two rounds were disturbed
+    assert (times["a"].value, times["b"].value, times["b"].rounds) == (1.0, 3.0, 9)
+    assert times["b"].low == 3.0 and times["b"].high == 150.0  # two rounds were disturbed
 
 
 @pytest.mark.parametrize(("rules", "ratio"), [(MAE, 2 + 2 / 5), ({"mae": {"method": "joint"}}, 2)])
@@ -50,8 +50,8 @@ def test_a_step_has_its_share_of_the_further_passes_of_its_rule(clock, rules, ra
     models = {"standard": model("causal"), "mae": model("causal", "mae")}
     clock.takes = {models["standard"]: 1.0, models["mae"]: 2.0}
     settings = dict.fromkeys(models, rules)  # the recipe's, of which standard attention has none
-    found = relative_step_times(models, settings, BATCHES)
-    assert found["mae"].value == pytest.approx(ratio)
+    times = relative_step_times(models, settings, BATCHES)
+    assert times["mae"].value == pytest.approx(ratio)
 
 
 def test_generation_is_counted_in_tokens(clock):

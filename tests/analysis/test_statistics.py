@@ -7,14 +7,14 @@ import pytest
 import scipy.stats
 from support import judged
 
-OURS, THEIRS = [3.1, 2.4, 3.9, 2.8], [2.0, 2.7, 1.6]
+SYSTEM, BASELINE = [3.1, 2.4, 3.9, 2.8], [2.0, 2.7, 1.6]
 # A correlation has no value in a resample in which one of the numbers is always the same.
 ONE_IN_FIFTY = [[float(n == 0), float(n)] for n in range(50)]
 ONE_CASE = judged.by_items([ONE_IN_FIFTY], "pearson")
 
 
-def interval(found):
-    return found.low, found.high
+def interval(result):
+    return result.low, result.high
 
 
 def drawn(*shape, mean=0.0, seed=0):
@@ -25,26 +25,26 @@ def drawn(*shape, mean=0.0, seed=0):
 
 
 def test_without_items_a_difference_is_welchs_and_a_mean_has_students_interval():
-    expected = scipy.stats.ttest_ind(OURS, THEIRS, equal_var=False)
-    found = judged.difference(judged.by_seeds(OURS), judged.by_seeds(THEIRS))
-    assert found.value == pytest.approx(np.mean(OURS) - np.mean(THEIRS))
-    assert found.p == pytest.approx(expected.pvalue)
-    assert interval(found) == pytest.approx(tuple(expected.confidence_interval(0.95)))
-    assert found.dof == pytest.approx(expected.df)
-    found, error = judged.mean(judged.by_seeds(OURS)), scipy.stats.sem(OURS)
-    assert (found.value, found.error) == pytest.approx((np.mean(OURS), error))
-    assert interval(found) == pytest.approx(scipy.stats.t.interval(0.95, 3, np.mean(OURS), error))
+    expected = scipy.stats.ttest_ind(SYSTEM, BASELINE, equal_var=False)
+    change = judged.difference(judged.by_seeds(SYSTEM), judged.by_seeds(BASELINE))
+    assert change.value == pytest.approx(np.mean(SYSTEM) - np.mean(BASELINE))
+    assert change.p == pytest.approx(expected.pvalue)
+    assert interval(change) == pytest.approx(tuple(expected.confidence_interval(0.95)))
+    assert change.dof == pytest.approx(expected.df)
+    mean, error = judged.mean(judged.by_seeds(SYSTEM)), scipy.stats.sem(SYSTEM)
+    assert (mean.value, mean.error) == pytest.approx((np.mean(SYSTEM), error))
+    assert interval(mean) == pytest.approx(scipy.stats.t.interval(0.95, 3, mean.value, error))
 
 
 def test_seeds_that_agree_leave_the_bootstrap_of_items():
-    ours, theirs = drawn(50, mean=0.4), drawn(50, seed=1)
-    found = judged.difference(judged.by_items([ours] * 3), judged.by_items([theirs] * 3))
-    error = judged.resamples_of(ours - theirs).std(ddof=1)
+    system, baseline = drawn(50, mean=0.4), drawn(50, seed=1)
+    result = judged.difference(judged.by_items([system] * 3), judged.by_items([baseline] * 3))
+    error = judged.resamples_of(system - baseline).std(ddof=1)
     # Resampled means have the variance of the mean, but for the chance of a thousand resamples.
-    assert error == pytest.approx(scipy.stats.sem(ours - theirs), rel=0.1)
-    value = (ours - theirs).mean()
-    assert (found.value, found.error) == pytest.approx((value, error))
-    assert found.p == pytest.approx(2 * scipy.stats.t.sf(abs(value) / error, 49))
+    assert error == pytest.approx(scipy.stats.sem(system - baseline), rel=0.1)
+    value = (system - baseline).mean()
+    assert (result.value, result.error) == pytest.approx((value, error))
+    assert result.p == pytest.approx(2 * scipy.stats.t.sf(abs(value) / error, 49))
 
 
 # --- both -------------------------------------------------------------------------------------
@@ -54,57 +54,55 @@ def test_seeds_and_items_add_up_as_defined():
     """V_items + Σ max(0, s² − e) / S, with e from what is a seed's own in the resamples."""
     generator = np.random.default_rng(1)
     items = generator.normal(size=60)
-    shifts = {"ours": (0.9, 0.2, 1.4), "theirs": (0.1, -0.2)}
-    runs = {
-        name: [items + shift + generator.normal(size=60) for shift in of]
-        for name, of in shifts.items()
-    }
-    resamples = {
-        name: np.array([judged.resamples_of(run) for run in of]) for name, of in runs.items()
-    }
-    found = judged.difference(judged.by_items(runs["ours"]), judged.by_items(runs["theirs"]))
-    means = {name: of.mean(0) for name, of in resamples.items()}
-    variance = np.var(means["ours"] - means["theirs"], ddof=1)
-    doubt = variance**2 / 59
-    for name, of in runs.items():
-        own = sum(np.var(seed - means[name], ddof=1) for seed in resamples[name]) / (len(of) - 1)
-        among = np.var([np.mean(run) for run in of], ddof=1)
-        variance += max(0.0, among - own) / len(of)
-        doubt += (among / len(of)) ** 2 / (len(of) - 1)
-    assert found.error == pytest.approx(math.sqrt(variance))
-    assert found.dof == pytest.approx(variance**2 / doubt)
+    systems = [
+        [items + shift + generator.normal(size=60) for shift in shifts]
+        for shifts in ((0.9, 0.2, 1.4), (0.1, -0.2))
+    ]
+    result = judged.difference(*map(judged.by_items, systems))
+    resamples = [np.array([judged.resamples_of(run) for run in runs]) for runs in systems]
+    means = [each.mean(0) for each in resamples]
+    variance = np.var(means[0] - means[1], ddof=1)
+    terms = variance**2 / 59
+    for runs, resampled, mean in zip(systems, resamples, means, strict=True):
+        number = len(runs)
+        by_items = sum(np.var(seed - mean, ddof=1) for seed in resampled) / (number - 1)
+        by_seeds = np.var([np.mean(run) for run in runs], ddof=1)
+        variance += max(0.0, by_seeds - by_items) / number
+        terms += (by_seeds / number) ** 2 / (number - 1)
+    assert result.error == pytest.approx(math.sqrt(variance))
+    assert result.dof == pytest.approx(variance**2 / terms)
 
 
 def test_what_items_do_to_all_systems_is_no_part_of_a_difference():
     hard = 5.0 * drawn(100)  # easy and hard items, for all runs alike
-    ours, theirs = (
+    system, baseline = (
         judged.by_items(mean + hard + 0.1 * drawn(4, 100, seed=seed))
         for seed, mean in enumerate((2.0, 1.0), start=1)
     )
-    assert judged.difference(ours, theirs).error < 0.05 < judged.mean(ours).error
+    assert judged.difference(system, baseline).error < 0.05 < judged.mean(system).error
 
 
 def test_a_difference_of_differences_is_of_four_means():
-    several = [drawn(5, mean=mean, seed=seed) for seed, mean in enumerate((3.0, 1.0, 2.0, 1.5))]
-    found = judged.difference_of_differences(*map(judged.by_seeds, several))
-    parts = [scores.var(ddof=1) / 5 for scores in several]
-    a, b, c, d = (scores.mean() for scores in several)
-    assert (found.value, found.error) == pytest.approx(((a - b) - (c - d), math.sqrt(sum(parts))))
-    assert found.dof == pytest.approx(sum(parts) ** 2 / sum(part**2 / 4 for part in parts))
+    systems = [drawn(5, mean=mean, seed=seed) for seed, mean in enumerate((3.0, 1.0, 2.0, 1.5))]
+    result = judged.difference_of_differences(*map(judged.by_seeds, systems))
+    parts = [scores.var(ddof=1) / 5 for scores in systems]
+    a, b, c, d = (scores.mean() for scores in systems)
+    assert (result.value, result.error) == pytest.approx(((a - b) - (c - d), math.sqrt(sum(parts))))
+    assert result.dof == pytest.approx(sum(parts) ** 2 / sum(part**2 / 4 for part in parts))
 
 
 def test_a_change_of_one_model_is_paired_over_the_items_and_its_draws():
     plain = drawn(40, mean=1.0)
     change = 0.3 + 0.2 * drawn(40, seed=1)
-    found = judged.paired_change(judged.by_items([plain + change]), judged.by_items([plain]))
-    assert found.error == pytest.approx(judged.resamples_of(change).std(ddof=1))
-    half = scipy.stats.t.ppf(0.975, 39) * found.error
-    assert interval(found) == pytest.approx((change.mean() - half, change.mean() + half))
-    assert found.variance_source == "items"
+    result = judged.paired_change(judged.by_items([plain + change]), judged.by_items([plain]))
+    assert result.error == pytest.approx(judged.resamples_of(change).std(ddof=1))
+    half = scipy.stats.t.ppf(0.975, 39) * result.error
+    assert interval(result) == pytest.approx((change.mean() - half, change.mean() + half))
+    assert result.variance_source == "items"
     draws = [plain + change, plain - change, plain + 3 * change]
     drawn_anew = judged.paired_change(judged.by_items(draws), judged.by_items([plain]))
     assert drawn_anew.value == pytest.approx(change.mean())
-    assert drawn_anew.error > found.error and drawn_anew.dof < 39
+    assert drawn_anew.error > result.error and drawn_anew.dof < 39
     alike = judged.paired_change(judged.by_items([plain + 0.5]), judged.by_items([plain]))
     assert alike.p == pytest.approx(0.5**39, rel=1e-6)  # of the sign test
     assert interval(alike) == pytest.approx((0.5, 0.5))
@@ -114,12 +112,13 @@ def test_a_change_of_one_model_is_paired_over_the_items_and_its_draws():
 
 
 def test_a_single_seed_is_never_significant():
-    ours, theirs = drawn(100, mean=3.0), drawn(100, seed=1)
-    one, three = judged.by_items([ours]), judged.by_items([ours] * 3)
+    items, baseline = drawn(100, mean=3.0), drawn(100, seed=1)
+    one, three = judged.by_items([items]), judged.by_items([items] * 3)
     for system in (one, three):
-        found = judged.difference(system, judged.by_items([theirs]))
-        assert found.p < 0.01 and found.variance_source == "items" and math.isnan(found.detectable)
-    percentiles = np.percentile(judged.resamples_of(ours), [2.5, 97.5])
+        result = judged.difference(system, judged.by_items([baseline]))
+        assert result.variance_source == "items"
+        assert result.p < 0.01 and math.isnan(result.detectable)
+    percentiles = np.percentile(judged.resamples_of(items), [2.5, 97.5])
     assert interval(judged.mean(one)) == pytest.approx(tuple(percentiles))
     for equal in (one, judged.by_seeds([5.0, 5.0])):
         level = judged.difference(equal, equal)
@@ -130,30 +129,24 @@ def test_a_single_seed_is_never_significant():
 def test_few_items_judge_nothing(seeds):
     for items in (judged.LEAST_ITEMS - 1, judged.LEAST_ITEMS):
         pair = [judged.by_items(drawn(seeds, items, seed=seed)) for seed in range(2)]
-        for found in (judged.difference(*pair), judged.paired_change(*pair), judged.mean(pair[0])):
-            assert (
-                ("test items" in found.reason)
-                == math.isnan(found.p)
-                == (items < judged.LEAST_ITEMS)
-            )
+        for result in (judged.difference(*pair), judged.paired_change(*pair), judged.mean(pair[0])):
+            too_few = items < judged.LEAST_ITEMS
+            assert ("test items" in result.reason) == math.isnan(result.p) == too_few
 
 
 @pytest.mark.parametrize(
-    ("found", "why"),
+    ("result", "reason"),
     [
         # Nothing says how much would be chance.
-        (
-            judged.difference(judged.by_seeds([5.0] * 3), judged.by_seeds([4.0] * 3)),
-            "does not vary",
-        ),
+        (judged.difference(*map(judged.by_seeds, ([5.0] * 3, [4.0] * 3))), "does not vary"),
         (judged.difference(judged.by_seeds([5.0, 5.1]), judged.by_seeds([4.0])), "a single seed"),
         (judged.difference(judged.by_seeds([5.0, 5.1]), judged.by_seeds([])), "no finite score"),
         (judged.mean(judged.by_items([[math.nan] * 20] * 3)), "no finite score"),
         (judged.difference(ONE_CASE, ONE_CASE), "resamples"),
     ],
 )
-def test_what_cannot_be_tested_says_why(found, why):
-    assert math.isnan(found.p) and math.isnan(found.low) and why in found.reason
+def test_what_cannot_be_tested_says_why(result, reason):
+    assert math.isnan(result.p) and math.isnan(result.low) and reason in result.reason
 
 
 def test_runs_without_a_score_or_without_items():
@@ -165,15 +158,15 @@ def test_runs_without_a_score_or_without_items():
         with pytest.raises(ValueError, match="12 and 13 items"):
             compare(judged.by_items(runs), judged.by_items(drawn(3, 13)))
     with_items, seeds = judged.by_items(runs), judged.by_seeds(runs.mean(1))
-    found = judged.difference(with_items, judged.by_seeds(THEIRS))
-    assert found == judged.difference(seeds, judged.by_seeds(THEIRS))
+    result = judged.difference(with_items, judged.by_seeds(BASELINE))
+    assert result == judged.difference(seeds, judged.by_seeds(BASELINE))
 
 
 def test_two_seeds_have_no_interval_where_these_are_all_the_chance():
     """Student's t would make it twelve standard errors wide."""
     two = judged.by_seeds([5.0, 5.4])
-    found = judged.mean(two)
-    assert found.reason == "too few seeds" and math.isnan(found.low) and found.p < 1
+    result = judged.mean(two)
+    assert result.reason == "too few seeds" and math.isnan(result.low) and result.p < 1
     assert judged.mean(judged.by_seeds([5.0, 5.4, 5.2])).reason == ""
 
 
@@ -196,11 +189,11 @@ def test_no_interval_leaves_the_range_of_its_score():
 def test_holms_correction_is_that_of_its_definition():
     for number in (1, 2, 5, 12):
         ps = [*np.random.default_rng(number).uniform(0, 0.3, number - 1), 0.02]
-        for each, found in zip(ps, judged.holm(ps), strict=True):
+        for p_value, corrected in zip(ps, judged.holm(ps), strict=True):
             # The largest of the products of all p-values up to this one in ascending order.
-            smaller = [p for p in ps if p <= each]
+            smaller = [p for p in ps if p <= p_value]
             expected = max((number - sum(p < q for p in ps)) * q for q in smaller)
-            assert found == pytest.approx(min(1.0, expected))
+            assert corrected == pytest.approx(min(1.0, expected))
     assert judged.holm([0.02, 0.02, 0.9]) == pytest.approx([0.06, 0.06, 0.9])  # ties
     # A test that was not made does not count.
     assert judged.holm([0.02, math.nan, 0.5]) == pytest.approx([0.04, math.nan, 0.5], nan_ok=True)
@@ -208,27 +201,27 @@ def test_holms_correction_is_that_of_its_definition():
 
 @pytest.mark.parametrize("comparisons", [1, 5])
 def test_the_detectable_difference_is_found_with_the_power_that_is_said(comparisons):
-    found = judged.difference(judged.by_seeds(OURS), judged.by_seeds(THEIRS), comparisons)
+    result = judged.difference(judged.by_seeds(SYSTEM), judged.by_seeds(BASELINE), comparisons)
     generator = np.random.default_rng(9)
-    chi = np.sqrt(generator.chisquare(found.dof, 40_000) / found.dof)
-    t = (generator.normal(size=40_000) + found.detectable / found.error) / chi
-    critical = scipy.stats.t.ppf(1 - 0.05 / comparisons / 2, found.dof)
+    chi = np.sqrt(generator.chisquare(result.dof, 40_000) / result.dof)
+    t = (generator.normal(size=40_000) + result.detectable / result.error) / chi
+    critical = scipy.stats.t.ppf(1 - 0.05 / comparisons / 2, result.dof)
     assert np.mean(t > critical) == pytest.approx(judged.POWER, abs=0.008)  # four standard errors
 
 
 @pytest.mark.parametrize(
-    ("trials", "most"), [(60, 8), pytest.param(2000, 120, marks=pytest.mark.nightly)]
+    ("trials", "allowed"), [(60, 8), pytest.param(2000, 120, marks=pytest.mark.nightly)]
 )
-def test_equally_good_systems_seldom_differ(trials, most):
+def test_equally_good_systems_seldom_differ(trials, allowed):
     """Of 2,000 true hypotheses 100 may fail by the level of 5%; 120 are two errors more."""
     generator = np.random.default_rng(10)
     wrong = 0
     for _ in range(trials):
         shared = generator.normal(size=40)
-        own = shared + 0.4 * generator.normal(size=(2, 1, 40))
-        seeds = own + 0.25 * generator.normal(size=(2, 3, 1))
+        systems = shared + 0.4 * generator.normal(size=(2, 1, 40))
+        seeds = systems + 0.25 * generator.normal(size=(2, 3, 1))
         runs = seeds + 0.6 * generator.normal(size=(2, 3, 40))
-        found = judged.difference(*map(judged.by_items, runs))
-        wrong += found.p < 0.05
-        assert (found.p < 0.05) == (not found.low <= 0 <= found.high)
-    assert wrong <= most
+        result = judged.difference(*map(judged.by_items, runs))
+        wrong += result.p < 0.05
+        assert (result.p < 0.05) == (not result.low <= 0 <= result.high)
+    assert wrong <= allowed

@@ -14,7 +14,7 @@ from torch import Tensor
 
 import headwise as hw
 from headwise.models.inspect import layer_label, systems
-from headwise.training.console import StopSignal, figures_of, last_progress
+from headwise.training.console import StopSignal, format_losses, last_progress
 
 SMOOTHING = 0.1  # of the models' configuration, in training alone
 MOA = {"system": "moa", "size": "2K4E8D", "balance_coef": 5.0}
@@ -37,8 +37,8 @@ def factor(schedule: str, step: int, warmup: int, total: int) -> float:
 
 def summed_loss(model, batch: dict[str, Tensor], smoothing: float = 0.0) -> Tensor:
     logits = model(**batch).logits.flatten(0, 1)
-    how = {"label_smoothing": smoothing, "reduction": "sum"}
-    return F.cross_entropy(logits, batch["labels"].flatten(), **how)
+    options = {"label_smoothing": smoothing, "reduction": "sum"}
+    return F.cross_entropy(logits, batch["labels"].flatten(), **options)
 
 
 def count(batch: dict[str, Tensor]) -> int:
@@ -54,7 +54,7 @@ def mean_loss(model, items) -> float:
         return total / sum(map(count, batches))
 
 
-class Joined:
+class RecordingCollate:
     """A collate function that keeps the batches of what is trained on."""
 
     def __init__(self) -> None:
@@ -67,15 +67,15 @@ class Joined:
         return toy.join(items)
 
 
-def optimizer_of(model, how: dict) -> torch.optim.Optimizer:
+def make_optimizer(model, recipe: dict) -> torch.optim.Optimizer:
     """Matrices and embeddings are decayed, and what has one dimension is not."""
     groups = [
-        {"params": [p for p in model.parameters() if p.ndim > 1], "weight_decay": how["decay"]},
+        {"params": [p for p in model.parameters() if p.ndim > 1], "weight_decay": recipe["decay"]},
         {"params": [p for p in model.parameters() if p.ndim < 2], "weight_decay": 0.0},
     ]
-    if how["optimizer"] == "nesterov":
-        return torch.optim.SGD(groups, lr=1.0, momentum=how["momentum"], nesterov=True)
-    return torch.optim.AdamW(groups, betas=how["betas"], eps=1e-6)
+    if recipe["optimizer"] == "nesterov":
+        return torch.optim.SGD(groups, lr=1.0, momentum=recipe["momentum"], nesterov=True)
+    return torch.optim.AdamW(groups, betas=recipe["betas"], eps=1e-6)
 
 
 # --- a step -----------------------------------------------------------------------------------
@@ -101,94 +101,94 @@ ALL |= {"optimizer": "adam", "betas": (0.5, 0.7), "momentum": 0.5, "precomputed"
 @FEW
 @given(RECIPES)
 @example(ALL)
-def test_training_takes_the_steps_of_a_plain_loop(tmp_path_factory, how):
+def test_training_takes_the_steps_of_a_plain_loop(tmp_path_factory, recipe):
     """Weights, losses and learning rates; a step of several batches is one of all their labels."""
-    joined, steps, lr = Joined(), how["steps"], 0.05
-    found = toy.train(
+    collate, steps, lr = RecordingCollate(), recipe["steps"], 0.05
+    run = toy.train(
         tmp_path_factory.mktemp("run"),
-        data=(joined.data, toy.Reversals(12, seed=1)),
-        collate=joined,
-        schedule=how["schedule"],
-        warmup_steps=how["warmup"],
+        data=(collate.data, toy.Reversals(12, seed=1)),
+        collate=collate,
+        schedule=recipe["schedule"],
+        warmup_steps=recipe["warmup"],
         max_steps=steps,
         evaluate_every=steps,
-        gradient_accumulation=how["accumulation"],
-        clip_norm=how["clip"],
-        weight_decay=how["decay"],
-        optimizer=how["optimizer"],
-        adam_betas=how["betas"],
+        gradient_accumulation=recipe["accumulation"],
+        clip_norm=recipe["clip"],
+        weight_decay=recipe["decay"],
+        optimizer=recipe["optimizer"],
+        adam_betas=recipe["betas"],
         adam_epsilon=1e-6,
-        momentum=how["momentum"],
+        momentum=recipe["momentum"],
         learning_rate=lr,
-        gradient_checkpointing=how["precomputed"],
+        gradient_checkpointing=recipe["precomputed"],
     )
     model = toy.model()
-    optimizer = optimizer_of(model, how)
-    batches = [toy.join([joined.data[i] for i in batch]) for batch in joined.batches]
+    optimizer = make_optimizer(model, recipe)
+    batches = [toy.join([collate.data[i] for i in batch]) for batch in collate.batches]
     assert len(batches) < 4 or len(set(map(count, batches))) > 1  # a mean of means would show
     for step in range(1, steps + 1):
-        of_step = batches[(step - 1) * how["accumulation"] : step * how["accumulation"]]
+        group = batches[(step - 1) * recipe["accumulation"] : step * recipe["accumulation"]]
         model.train()
-        loss = sum(summed_loss(model, batch, SMOOTHING) for batch in of_step)
-        loss = loss / sum(map(count, of_step))
+        loss = sum(summed_loss(model, batch, SMOOTHING) for batch in group)
+        loss = loss / sum(map(count, group))
         loss.backward()
-        if how["clip"]:
-            torch.nn.utils.clip_grad_norm_(model.parameters(), how["clip"])
-        rate = lr * factor(how["schedule"], step, how["warmup"], steps)
-        for group in optimizer.param_groups:
-            group["lr"] = rate
+        if recipe["clip"]:
+            torch.nn.utils.clip_grad_norm_(model.parameters(), recipe["clip"])
+        rate = lr * factor(recipe["schedule"], step, recipe["warmup"], steps)
+        for parameter_group in optimizer.param_groups:
+            parameter_group["lr"] = rate
         optimizer.step()
         optimizer.zero_grad()
-        assert found.rates[step - 1] == pytest.approx(rate, rel=1e-12)
-        assert found.losses[step] == pytest.approx(float(loss.detach()), rel=1e-6)  # in float32
+        assert run.rates[step - 1] == pytest.approx(rate, rel=1e-12)
+        assert run.losses[step] == pytest.approx(float(loss.detach()), rel=1e-6)  # in float32
         for name, weight in model.state_dict().items():
             torch.testing.assert_close(
-                found.weights[step - 1][name], weight, rtol=1e-7, atol=1e-9, msg=f"{step} {name}"
+                run.weights[step - 1][name], weight, rtol=1e-7, atol=1e-9, msg=f"{step} {name}"
             )
-    assert found.validations == {steps: pytest.approx(mean_loss(model, toy.Reversals(12, seed=1)))}
+    assert run.validations == {steps: pytest.approx(mean_loss(model, toy.Reversals(12, seed=1)))}
 
 
 def test_losses_that_systems_add_count_once_whatever_is_accumulated(tmp_path):
-    joined = Joined()
+    collate = RecordingCollate()
     model = toy.model({"encoder_self": MOA})
-    data = (joined.data, toy.Reversals(12, seed=1))
-    how = {"gradient_accumulation": 3, "max_steps": 1}
-    found = toy.train(tmp_path, model, data=data, collate=joined, **how).losses[1]
-    batches = [toy.join([joined.data[i] for i in batch]) for batch in joined.batches[:3]]
+    data = (collate.data, toy.Reversals(12, seed=1))
+    options = {"gradient_accumulation": 3, "max_steps": 1}
+    loss = toy.train(tmp_path, model, data=data, collate=collate, **options).losses[1]
+    batches = [toy.join([collate.data[i] for i in batch]) for batch in collate.batches[:3]]
     model = toy.model({"encoder_self": MOA}).train()
     outputs = [model(**batch) for batch in batches]
     total = sum(float(summed_loss(model, batch, SMOOTHING).detach()) for batch in batches)
     added = sum(float(out.auxiliary_loss.detach()) for out in outputs) / 3
     assert added > 1
-    assert found == pytest.approx(total / sum(map(count, batches)) + added, rel=1e-6)
+    assert loss == pytest.approx(total / sum(map(count, batches)) + added, rel=1e-6)
 
 
 def test_gates_take_their_steps_on_all_batches_that_are_accumulated(tmp_path):
-    joined, plan = Joined(), {"encoder_self": {"system": "mae", "gate_dropout": 0.0}}
+    collate, plan = RecordingCollate(), {"encoder_self": {"system": "mae", "gate_dropout": 0.0}}
     model, rules = toy.model(plan), {"mae": {"unit": "steps", "learning_rate": 0.5}}
-    data = (joined.data, toy.Reversals(12, seed=1))
-    how = {"gradient_accumulation": 2, "max_steps": 1, "rules": rules}
-    found = toy.train(tmp_path, model, data=data, collate=joined, **how).weights[0]
-    batches = [toy.join([joined.data[i] for i in batch]) for batch in joined.batches[:2]]
+    data = (collate.data, toy.Reversals(12, seed=1))
+    options = {"gradient_accumulation": 2, "max_steps": 1, "rules": rules}
+    weights = toy.train(tmp_path, model, data=data, collate=collate, **options).weights[0]
+    batches = [toy.join([collate.data[i] for i in batch]) for batch in collate.batches[:2]]
     model = toy.model(plan).train()
     sum(summed_loss(model, batch, SMOOTHING) for batch in batches).backward()
     for name, weight in model.named_parameters():
         if ".gate." in name:
             expected = weight - 0.5 * weight.grad / sum(map(count, batches))
-            torch.testing.assert_close(found[name], expected.detach(), rtol=1e-7, atol=1e-9)
+            torch.testing.assert_close(weights[name], expected.detach(), rtol=1e-7, atol=1e-9)
 
 
 def test_half_precision_is_near_and_its_weights_are_not_halved(tmp_path):
     """On a processor, `auto` is float32, to the bit."""
-    found = {
+    runs = {
         name: toy.train(tmp_path / name, toy.model().float(), precision=name, max_steps=3)
         for name in ("float32", "auto", "bf16")
     }
-    assert all(weight.dtype != torch.bfloat16 for weight in found["bf16"].weights[-1].values())
-    whole, half = found["float32"].losses, found["bf16"].losses
+    assert all(weight.dtype != torch.bfloat16 for weight in runs["bf16"].weights[-1].values())
+    whole, half = runs["float32"].losses, runs["bf16"].losses
     assert whole != half and list(whole.values()) == pytest.approx(list(half.values()), rel=0.02)
     if not torch.cuda.is_available():
-        assert found["auto"].losses == whole
+        assert runs["auto"].losses == whole
 
 
 @pytest.mark.parametrize("part", ["gates", "gates+output", "nothing"])
@@ -209,11 +209,11 @@ def test_what_is_not_trained_stays_to_the_bit(tmp_path, part):
 
 
 def test_epochs_are_steps_that_are_logged_and_validated(tmp_path):
-    joined = Joined()
-    data = (joined.data, toy.Reversals(12, seed=1))
-    how = {"max_steps": None, "epochs": 2.5, "evaluate_every": 10, "log_every": 7}
-    run = toy.train(tmp_path, data=data, collate=joined, **how)
-    epoch = list(accumulate(map(len, joined.batches))).index(80) + 1
+    collate = RecordingCollate()
+    data = (collate.data, toy.Reversals(12, seed=1))
+    options = {"max_steps": None, "epochs": 2.5, "evaluate_every": 10, "log_every": 7}
+    run = toy.train(tmp_path, data=data, collate=collate, **options)
+    epoch = list(accumulate(map(len, collate.batches))).index(80) + 1
     assert run.steps == math.ceil(2.5 * epoch)
     # The last step is validated wherever it falls; training losses are means since the last one.
     assert list(run.validations) == [*range(10, run.steps, 10), run.steps]
@@ -223,8 +223,8 @@ def test_epochs_are_steps_that_are_logged_and_validated(tmp_path):
 def test_a_plateau_lowers_the_rate_after_its_patience(tmp_path):
     """An equal loss is no better one; after a fall the patience starts anew."""
     plateau = {"patience": 2, "factor": 0.1}
-    how = {"schedule": "plateau", "plateau": plateau, "learning_rate": 0.3, "warmup_steps": 3}
-    run = toy.train(tmp_path, evaluate_every=2, max_steps=20, **how)
+    options = {"schedule": "plateau", "plateau": plateau, "learning_rate": 0.3, "warmup_steps": 3}
+    run = toy.train(tmp_path, evaluate_every=2, max_steps=20, **options)
     expected, scale, best, waited = [], 1.0, math.inf, 0
     for step, loss in run.validations.items():
         expected.append(0.3 * scale * min(1.0, step / 3))  # by then the one before has its effect
@@ -253,8 +253,8 @@ WORSE = {"learning_rate": 0.03, "schedule": "constant", "warmup_steps": 1, "keep
 @pytest.mark.parametrize(("final", "patience"), [("best", None), ("last", 2), ("average", 3)])
 def test_the_final_model_is_of_the_steps_that_were_asked_for(tmp_path, final, patience):
     """Also of a training that is stopped early: after so many validations without a better loss."""
-    how = {**WORSE, "max_steps": 14, "patience": patience, "final_model": final}
-    run = toy.train(tmp_path, data=other_task(), **how)
+    options = {**WORSE, "max_steps": 14, "patience": patience, "final_model": final}
+    run = toy.train(tmp_path, data=other_task(), **options)
     best = min(run.validations, key=run.validations.get)
     assert run.best_step == best
     assert run.steps == (14 if patience is None else best + 2 * patience)
@@ -269,13 +269,13 @@ def test_the_final_model_is_of_the_steps_that_were_asked_for(tmp_path, final, pa
 
 
 def test_a_training_that_diverges_ends_and_says_what_to_try(tmp_path):
-    how = {"learning_rate": 1e30, "warmup_steps": 0, "schedule": "constant", "max_steps": 8}
-    run = toy.train(tmp_path, toy.model().float(), **how)
+    options = {"learning_rate": 1e30, "warmup_steps": 0, "schedule": "constant", "max_steps": 8}
+    run = toy.train(tmp_path, toy.model().float(), **options)
     assert (run.steps, run.best_step) == (2, None)
     assert not math.isfinite(run.validations[2])
     for name in ("nan", "2 of 8", "learning_rate", "warmup_steps", "clip_norm"):
         assert name in run.said
-    again = toy.train(tmp_path, toy.model().float(), **how)  # it is finished
+    again = toy.train(tmp_path, toy.model().float(), **options)  # it is finished
     assert again.weights == [] and again.steps == 2 and "learning_rate" in again.said
 
 
@@ -292,7 +292,7 @@ def test_a_training_says_how_far_it_is_here_and_to_other_processes(tmp_path):
     progress = last_progress(tmp_path)
     assert (progress["step"], progress["total"]) == (6, 6)
     assert progress["eval_loss"] == run.validations[6]
-    assert f"valid {run.validations[6]:.2f}" in figures_of(progress)
+    assert f"valid {run.validations[6]:.2f}" in format_losses(progress)
     assert last_progress(tmp_path / "model") is None
 
 
@@ -317,25 +317,35 @@ def test_training_goes_on_as_if_nobody_measured(tmp_path):
         return {"draw": float(torch.rand(())), "training": float(model.training)}
 
     plain = toy.train(tmp_path / "plain", toy.model(dropout=0.2))
-    seen = toy.train(tmp_path / "seen", toy.model(dropout=0.2), measure=measure)
-    assert seen.losses == plain.losses and seen.validations == plain.validations
-    measured = [row for row in seen.history if "draw" in row]
-    assert [row["step"] for row in measured] == [0, 2, 4, 6]
-    assert ["eval_loss" in row for row in measured] == [False, True, True, True]
-    assert all(row["training"] == 0.0 for row in measured)
+    measured = toy.train(tmp_path / "measured", toy.model(dropout=0.2), measure=measure)
+    assert measured.losses == plain.losses and measured.validations == plain.validations
+    rows = [row for row in measured.history if "draw" in row]
+    assert [row["step"] for row in rows] == [0, 2, 4, 6]
+    assert ["eval_loss" in row for row in rows] == [False, True, True, True]
+    assert all(row["training"] == 0.0 for row in rows)
 
 
 def test_what_a_rule_follows_is_recorded_of_each_unit(tmp_path):
     run = toy.train(tmp_path, toy.model("weighted"))
-    held = systems(run.model).items()
-    places = {layer_label(path, system) for path, system in held if system.rule is not None}
+    by_path = systems(run.model).items()
+    places = {layer_label(path, system) for path, system in by_path if system.rule is not None}
     followed = [row for row in run.history if any(key.startswith("alpha") for key in row)]
     assert followed[0]["step"] == 0 and followed[-1]["step"] == run.steps
     for row in followed:
         names = {key.rpartition("/")[0] for key in row if "/" in key}
-        assert names == {f"{weight} {at}" for weight in ("alpha", "kappa") for at in places}
+        assert names == {f"{weight} {place}" for weight in ("alpha", "kappa") for place in places}
         for name in names:  # a point of the simplex
-            assert sum(x for key, x in row.items() if key.startswith(f"{name}/")) == pytest.approx(
-                1
-            )
+            total = sum(x for key, x in row.items() if key.startswith(f"{name}/"))
+            assert total == pytest.approx(1)
     assert followed[0] != {**followed[-1], "step": 0}
+
+
+def test_rules_that_are_attached_anew_leave_no_hook_of_the_former():
+    model = toy.model("weighted")
+    rules = hw.TrainingRules(model, total_steps=3)
+    optimizer = torch.optim.AdamW(rules.parameter_groups(lr=1e-3))
+    for again in (rules, hw.TrainingRules(model, total_steps=3), rules):
+        again.attach(optimizer)
+        (rule,) = again.rules.values()
+        hooks = [p._post_accumulate_grad_hooks for p in rule.own_group()]  # noqa: SLF001
+        assert list(map(len, hooks)) == [1] * len(hooks) and hooks

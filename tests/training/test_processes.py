@@ -3,7 +3,7 @@
 import os
 import subprocess
 import sys
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -43,7 +43,7 @@ SCENARIOS: dict[str, tuple[Any, dict[str, Any], dict[str, Any]]] = {
 
 
 # Of what systems draw, and of statistics over a batch, each process has its own.
-OWN: dict[str, tuple[Any, dict[str, Any], dict[str, Any]]] = {
+DRAWING: dict[str, tuple[Any, dict[str, Any], dict[str, Any]]] = {
     "experts and gates in turns": ("mae", {"rules": {"mae": G_STEPS}}, {}),
     "groups of experts, accumulated": (
         MAE_6,
@@ -59,18 +59,18 @@ def course(name: str, folder: Path, *, stopped: bool = False, **settings: Any) -
 
     Where it is `stopped`, a signal comes to the second process, and the training goes on.
     """
-    attention, of_scenario, options = (SCENARIOS | OWN)[name]
+    attention, training, options = (SCENARIOS | DRAWING)[name]
 
-    def train(**more: Any) -> tuple[Any, toy.Trained]:
+    def train(collate: Any = toy.join) -> tuple[Any, toy.Trained]:
         model = toy.model(attention, **options)
-        return model, toy.train(folder, model, **{**LAST, **of_scenario, **settings, **more})
+        return model, toy.train(folder, model, collate=collate, **{**LAST, **training, **settings})
 
     if stopped:
         with pytest.raises(toy.Interrupted):
-            train(collate=toy.Signalled(3 if os.environ["RANK"] == "1" else 0))
+            train(toy.Signalled(3 if os.environ["RANK"] == "1" else 0))
     model, run = train()
-    whole = run.model if settings.get("fsdp") else model  # which each process has for itself
-    weights = {name: weight.tolist() for name, weight in sorted(whole.state_dict().items())}
+    model = run.model if settings.get("fsdp") else model  # which each process has for itself
+    weights = {name: weight.tolist() for name, weight in sorted(model.state_dict().items())}
     return [run.losses, run.validations, weights]
 
 
@@ -100,10 +100,10 @@ def assert_same(found: list[Any], expected: list[Any]) -> None:
 
 def test_a_budget_without_room_for_all_processes_is_an_error_before_training(tmp_path):
     """Whether of what is trained on or of the validation part; it says what would do."""
-    with pytest.raises(ValueError) as told:
+    with pytest.raises(ValueError) as error:
         index_batches([900] * 20, 1000, world=8)
     for name in ("batch_tokens", "1000", "8", "900", "14400"):
-        assert name in str(told.value)
+        assert name in str(error.value)
     small = (toy.Reversals(), toy.Reversals(1))
     with pytest.raises(AssertionError, match="room for a sequence of each"):
         on_ranks(2, lambda: toy.train(tmp_path, data=small, max_steps=1))
@@ -141,7 +141,7 @@ def test_processes_stop_together_and_go_on(tmp_path):
 
 def test_processes_that_draw_by_themselves_have_one_model(tmp_path):
     """The gates move by the mean of all gradients, as everything else does."""
-    first, second = on_ranks(2, courses, tmp_path, tuple(OWN))
+    first, second = on_ranks(2, courses, tmp_path, tuple(DRAWING))
     assert first == second
 
 
@@ -171,12 +171,12 @@ DIVIDED = ("accumulated and clipped", "weights on a simplex")
 @pytest.mark.nightly
 def test_a_divided_model_takes_the_steps_of_a_whole_one(alone, tmp_path):
     """By FSDP, also when it goes on after a stop; another number of processes is an error."""
-    names = (*DIVIDED, *OWN)
-    whole = on_ranks(2, lambda: courses(tmp_path / "whole", tuple(OWN)))[0]
+    names = (*DIVIDED, *DRAWING)
+    whole = on_ranks(2, lambda: courses(tmp_path / "whole", tuple(DRAWING)))[0]
     expected = {name: alone(name) for name in DIVIDED} | whole
     for folder, stopped in ((tmp_path / "divided", False), (tmp_path / "stopped", True)):
-        how = {"fsdp": True, "stopped": stopped}
-        divided = on_ranks(2, lambda where=folder, how=how: courses(where, names, **how))[0]
+        train = partial(courses, folder, names, fsdp=True, stopped=stopped)
+        divided = on_ranks(2, train)[0]
         for name in names:
             assert_same(divided[name], expected[name])
     with pytest.raises(ValueError, match=r"of 2 processes.* 1: .*--nproc-per-node 2"):
@@ -186,11 +186,11 @@ def test_a_divided_model_takes_the_steps_of_a_whole_one(alone, tmp_path):
 @pytest.mark.nightly
 def test_a_divided_model_learns_in_part(tmp_path):
     """What is frozen stays as it is, and gates that rules move apart do move."""
-    how = {**LAST, "train": "gates", "rules": {"mae": G_STEPS}}
+    options = {**LAST, "train": "gates", "rules": {"mae": G_STEPS}}
 
     def work() -> list[Any]:
         runs = [
-            toy.train(tmp_path / str(fsdp), toy.model("mae"), **how, fsdp=fsdp)
+            toy.train(tmp_path / str(fsdp), toy.model("mae"), **options, fsdp=fsdp)
             for fsdp in (False, True)
         ]
         return [{n: x.tolist() for n, x in run.model.state_dict().items()} for run in runs]

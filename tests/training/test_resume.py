@@ -5,6 +5,7 @@ import os
 import shutil
 import signal
 from pathlib import Path
+from zipfile import ZipFile
 
 import pytest
 import torch
@@ -55,8 +56,8 @@ class Run(RuleBasedStateMachine):
     @property
     def checkpoints(self) -> list[Path]:
         """From the first to the last."""
-        found = self.folder.glob("checkpoint-*")
-        return sorted(found, key=lambda path: int(path.name.partition("-")[2]))
+        paths = self.folder.glob("checkpoint-*")
+        return sorted(paths, key=lambda path: int(path.name.partition("-")[2]))
 
     @rule(moment=st.integers(1, 250))
     def killed(self, moment: int) -> None:
@@ -82,8 +83,8 @@ class Run(RuleBasedStateMachine):
         content = (last / file).read_bytes()
         (last / file).unlink()
         if damage != "deleted":
-            new = content[: len(content) // 2] if damage == "cut" else b"\0" * len(content)
-            (last / file).write_bytes(new)
+            content = content[: len(content) // 2] if damage == "cut" else b"\0" * len(content)
+            (last / file).write_bytes(content)
         ended = self.train(signalled_at(1, signal.SIGTERM))
         assert last.name in ended.said and file in ended.said
         before = int(earlier[-1].name.partition("-")[2]) if earlier else 0
@@ -94,12 +95,12 @@ class Run(RuleBasedStateMachine):
     def refused(self, other: str) -> None:
         """What is not this run's recipe or data is refused, and nothing is changed."""
         text, before = self.place / "text.txt", files_of(self.folder)
-        kept, times = text.read_bytes(), (text.stat().st_atime_ns, text.stat().st_mtime_ns)
+        content, times = text.read_bytes(), (text.stat().st_atime_ns, text.stat().st_mtime_ns)
         if other == "data":
-            text.write_bytes(kept + b"one two three\n")
+            text.write_bytes(content + b"one two three\n")
         change = ("--set", "training.learning_rate=0.5") if other == "recipe" else ()
         ended = self.train(change=change)
-        text.write_bytes(kept)
+        text.write_bytes(content)
         os.utime(text, ns=times)  # of a stream nobody has read all
         assert ended.status == 2 and str(self.folder) in ended.said
         assert files_of(self.folder) == before
@@ -119,7 +120,7 @@ class Run(RuleBasedStateMachine):
         ended = self.train()
         assert ended.status == 0, ended.said
         whole = self.place / "whole"
-        assert left(self.folder) == left(whole)
+        assert outcome(self.folder) == outcome(whole)
         weights, expected = run_folders.weights(self.folder), run_folders.weights(whole)
         assert all(torch.equal(weights[name], expected[name]) for name in expected | weights)
         before = files_of(self.folder)
@@ -132,7 +133,7 @@ def command(place: Path, system: str, folder: Path, *change: str) -> list[str]:
     return ["train", recipe, "--system", system, "--output", str(folder), *change]
 
 
-def left(folder: Path) -> dict:
+def outcome(folder: Path) -> dict:
     """The figures of a finished run, and the names of its files; what was damaged lies aside."""
     names = [str(path.relative_to(folder)) for path in folder.rglob("*")]
     names = sorted(name for name in names if not name.startswith("damaged-"))
@@ -144,12 +145,12 @@ def left(folder: Path) -> dict:
 def machine(request, tmp_path_factory):
     """The state machine of a system's run, beside one that nobody disturbed."""
     place = tmp_path_factory.mktemp(request.param)
-    how = {"max_steps": STEPS, "final_model": "average"}
+    training = {"max_steps": STEPS, "final_model": "average"}
     recipe = tiny_tasks.RECIPES["language-modelling"](place)
     data = {**recipe["data"], **DATA[request.param]}
-    tiny_tasks.write_recipe("language-modelling", place, data=data, training=how)
-    done = tiny_tasks.run(*command(place, request.param, place / "whole"))
-    assert done.exit_code == 0, done.output
+    tiny_tasks.write_recipe("language-modelling", place, data=data, training=training)
+    result = tiny_tasks.run(*command(place, request.param, place / "whole"))
+    assert result.exit_code == 0, result.output
     return type("RunOfSystem", (Run,), {"system": request.param, "place": place})
 
 
@@ -169,8 +170,25 @@ def test_killed_interrupted_full_or_damaged_a_run_ends_with_the_same_weights(mac
 
 def test_any_mishaps_in_any_order(machine):
     examples, steps = (2, 4) if settings().max_examples < 100 else (60, 10)
-    how = settings(stateful_step_count=steps, max_examples=examples, phases=[Phase.generate])
-    run_state_machine_as_test(machine, settings=how)
+    few = settings(stateful_step_count=steps, max_examples=examples, phases=[Phase.generate])
+    run_state_machine_as_test(machine, settings=few)
+
+
+def test_a_changed_byte_of_a_tensor_is_noticed(tmp_path):
+    """The run goes on from the checkpoint before, and has the records of one without damage."""
+    whole = toy.train(tmp_path / "whole", evaluate_every=1)
+    with pytest.raises(toy.Interrupted):
+        toy.train(tmp_path / "run", evaluate_every=1, collate=toy.Signalled(9))
+    *_, before, last = sorted((tmp_path / "run").glob("checkpoint-*"))
+    state = last / "training.pt"
+    with ZipFile(state) as archive:
+        tensors = [archive.read(name) for name in archive.namelist() if "/data/" in name]
+    content = bytearray(state.read_bytes())
+    content[content.index(max(tensors, key=len)) + 1] ^= 1
+    state.write_bytes(content)
+    run = toy.train(tmp_path / "run", evaluate_every=1)
+    assert f"{last.name} cannot be used (training.pt cannot be read" in run.said
+    assert f"goes on from {before.name}" in run.said and run.history == whole.history
 
 
 # --- what a training has waited for -----------------------------------------------------------
@@ -194,19 +212,15 @@ COURSES = {
 @pytest.mark.parametrize("course", COURSES)
 def test_a_run_that_was_stopped_has_the_records_of_one_that_was_not(tmp_path, course, calls):
     """Its means of losses, its patience and its rate; dropout and rules go on as they would."""
-    system, how = COURSES[course]
-    whole = toy.train(tmp_path / "whole", toy.model(system, dropout=0.2), **how)
+    system, options = COURSES[course]
+    whole = toy.train(tmp_path / "whole", toy.model(system, dropout=0.2), **options)
     if course == "waits":
         assert whole.rates[-1] < 0.5 and whole.steps < 14
     for call in calls:
         with pytest.raises(toy.Interrupted):
-            toy.train(
-                tmp_path / "run",
-                toy.model(system, dropout=0.2),
-                collate=toy.Signalled(call),
-                **how,
-            )
-    run = toy.train(tmp_path / "run", toy.model(system, seed=9, dropout=0.2), **how)
+            model, collate = toy.model(system, dropout=0.2), toy.Signalled(call)
+            toy.train(tmp_path / "run", model, collate=collate, **options)
+    run = toy.train(tmp_path / "run", toy.model(system, seed=9, dropout=0.2), **options)
     assert run.said.startswith("training: training goes on from step ")
     assert (run.steps, run.history) == (whole.steps, whole.history)
     state = run.model.state_dict()

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from headwise.analysis.importance import item_losses
 from headwise.analysis.statistics import Scores, holm, paired_change
-from headwise.heads.ablation import option_of
+from headwise.heads.ablation import ablation_option
 from headwise.heads.system import System
 from headwise.messages import check_choice
 from headwise.models.inspect import evaluating, layer_label, systems
@@ -39,11 +39,11 @@ _COLUMNS = (
     *("ablation", "path", "place", "unit", "options", "value", "difference", "low", "high"),
     *("p", "corrected_p", "cost", "share", "reason"),
 )
-_ASKED = re.compile(r"([^=,]+)=([^=,]+)(?:,([^=,]+)=(.+))?")  # SYSTEM=NAME[,OPTION=VALUE]
+_ABLATION_TEXT = re.compile(r"([^=,]+)=([^=,]+)(?:,([^=,]+)=(.+))?")  # SYSTEM=NAME[,OPTION=VALUE]
 
 
 class _Ablation(NamedTuple):
-    ablation: str  # one of the `supported_ablations` of a system
+    name: str  # one of the `supported_ablations` of a system
     unit: str  # what it removes, or else weighs
     options: dict[str, Any]
     systems: dict[str, System]  # those that it changes, by their paths
@@ -66,7 +66,7 @@ def ablate(
     Args:
         model: a model of headwise or of transformers, or any module that holds systems.
         quality: evaluates the model as it is when called, always on the same items in the same
-            order, see `of_task`, `of_loss` and `of_numbers`.
+            order, see `task_quality`, `loss_quality` and `item_quality`.
         level: `"model"` is what changes all systems of a kind at once, such as equal weights;
             `"units"` also removes each expert, head or branch of each system; `"none"` is nothing.
         track: goes through the ablations and shows how far it is, such as `rich.progress.track`.
@@ -87,7 +87,7 @@ def ablate(
         >>> import headwise as hw
         >>> layer = nn.ModuleDict({"first": hw.MultiHeadAttention(16, num_heads=4)})
         >>> x = torch.randn(20, 5, 16)
-        >>> size = of_numbers(lambda: layer["first"](x).output.square().mean((1, 2)), name="size")
+        >>> size = item_quality(lambda: layer["first"](x).output.square().mean((1, 2)), name="size")
         >>> table = ablate(layer, size)
         >>> len(table), table.attrs["score"], table["options"].iloc[0].keys()
         (4, 'size', dict_keys(['head']))
@@ -97,23 +97,24 @@ def ablate(
         ablations = _ablations(model, level)
         if not ablations:
             return pd.DataFrame(columns=_COLUMNS)
-        whole = _under(model, None, quality)
-        unchanged, rows = Scores.of([whole]), []
-        for each in track(ablations):
-            draws = [each]
-            if option_of(each.ablation) == "seed":
-                draws = [each._replace(options={"seed": draw}) for draw in range(_DRAWS)]
-            drawn = Scores.of([_under(model, draw, quality) for draw in draws])
-            found = paired_change(drawn, unchanged)
-            cost = (found.value if whole.lower_is_better else -found.value) + 0.0  # never -0.0
-            own = {
-                "place": layer_label(each.path, each.systems[each.path]) if each.path else "",
-                "value": drawn.values.mean() if len(drawn.values) else math.nan,
-                "difference": found.value,
+        whole = _evaluate(model, None, quality)
+        unchanged, rows = Scores.from_runs([whole]), []
+        for ablation in track(ablations):
+            path, draws = ablation.path, [ablation]
+            if ablation_option(ablation.name) == "seed":
+                draws = [ablation._replace(options={"seed": draw}) for draw in range(_DRAWS)]
+            scores = Scores.from_runs([_evaluate(model, draw, quality) for draw in draws])
+            change = paired_change(scores, unchanged)
+            cost = (change.value if whole.lower_is_better else -change.value) + 0.0  # never -0.0
+            figures = {
+                "ablation": ablation.name,
+                "place": layer_label(path, ablation.systems[path]) if path else "",
+                "value": scores.values.mean() if len(scores.values) else math.nan,
+                "difference": change.value,
                 "cost": cost,
                 "share": cost / whole.value if whole.value > 0 else math.nan,
             }
-            rows.append({**each._asdict(), **vars(found), **own})
+            rows.append({**ablation._asdict(), **vars(change), **figures})
     table = pd.DataFrame(rows, columns=_COLUMNS)
     table["corrected_p"] = holm(table["p"])
     table = table.sort_values("cost", ascending=False, kind="stable", ignore_index=True)
@@ -122,14 +123,14 @@ def ablate(
     return table
 
 
-def of_task(model: HeadwiseModel, task: Task, part: str, evaluation: Evaluation) -> Quality:
+def task_quality(model: HeadwiseModel, task: Task, part: str, evaluation: Evaluation) -> Quality:
     """Returns a quality: the first score of a task; texts are generated anew each time."""
     unseen = {"samples", "pictures"} & type(evaluation).model_fields.keys()  # nobody looks at them
     evaluation = evaluation.model_copy(update=dict.fromkeys(unseen, 0))
     return lambda: task.evaluate(model, part, evaluation).scores[0]
 
 
-def of_loss(
+def loss_quality(
     model: nn.Module, batches: Sequence[Mapping[str, Any]], name: str = "nats per token"
 ) -> Quality:
     """Returns a quality: the mean loss per label of batches, which `item_losses` explains.
@@ -139,13 +140,13 @@ def of_loss(
     """
 
     def measure() -> Tensor:
-        found = [torch.stack(item_losses(model, batch), 1).double().cpu() for batch in batches]
-        return torch.cat(found)
+        losses = [torch.stack(item_losses(model, batch), 1).double().cpu() for batch in batches]
+        return torch.cat(losses)
 
-    return of_numbers(measure, higher_is_better=False, name=name)
+    return item_quality(measure, higher_is_better=False, name=name)
 
 
-def of_numbers(
+def item_quality(
     measure: Callable[[], Any], *, higher_is_better: bool = True, name: str = "quality"
 ) -> Quality:
     """Returns a quality: the mean of the numbers that a function returns, one for each test item.
@@ -171,7 +172,7 @@ def of_numbers(
                 f"the quality has the shape {rows.shape}, expected (items,): a number for each "
                 f"item; or (items, 2): a total and a count for each"
             )
-        return Score.of(name, rows, "ratio", lower_is_better=not higher_is_better, digits=3)
+        return Score.from_rows(name, rows, "ratio", lower_is_better=not higher_is_better, digits=3)
 
     return score
 
@@ -184,33 +185,33 @@ def parse_ablations(texts: Sequence[str]) -> dict[str, dict[str, Any]]:
     >>> parse_ablations(["mae=without-expert,expert=[0, 2]"])
     {'mae': {'name': 'without-expert', 'expert': [0, 2]}}
     """
-    found: dict[str, dict[str, Any]] = {}
+    ablations: dict[str, dict[str, Any]] = {}
     for text in texts:
-        asked = _ASKED.fullmatch(text)
-        if asked is None:
+        match = _ABLATION_TEXT.fullmatch(text)
+        if match is None:
             raise ValueError(
                 f"ablation is {text!r}, expected SYSTEM=NAME, or with an option "
                 f"SYSTEM=NAME,OPTION=VALUE"
             )
-        system, name, option, value = (part and part.strip() for part in asked.groups())
-        if system in found:
+        system, name, option, value = (part and part.strip() for part in match.groups())
+        if system in ablations:
             raise ValueError(f"ablation is {text!r}, but {system} has one already")
-        found[system] = {"name": name} | ({option: read_yaml(value)} if option else {})
-    check_ablations(found)
-    return found
+        ablations[system] = {"name": name} | ({option: read_yaml(value)} if option else {})
+    check_ablations(ablations)
+    return ablations
 
 
-def removable(system: System) -> list[str]:
+def removable_parts(system: System) -> list[str]:
     """Says what can be removed from a system, one at a time: its units, such as experts, and heads.
 
     Of what it has only one, nothing can be removed: nothing would be left.
     """
     parts = dict.fromkeys((system.unit, "head"))
-    edits = [part for part in parts if f"without-{part}" in system.supported_ablations]
-    return [part for part in edits if count_of(system, part) > 1]
+    supported = [part for part in parts if f"without-{part}" in system.supported_ablations]
+    return [part for part in supported if count_parts(system, part) > 1]
 
 
-def count_of(system: Any, part: str) -> int:
+def count_parts(system: Any, part: str) -> int:
     """Counts the heads, or the other units, of a system."""
     count: int = system.num_heads if part == "head" else system.num_units
     return count
@@ -221,36 +222,35 @@ def _ablations(model: nn.Module, level: Level) -> list[_Ablation]:
     kinds: dict[Any, dict[str, Any]] = {}
     for path, system in systems(model).items():
         if system.num_units > 1:
-            kinds.setdefault((type(system), system.unit, system.supported_ablations), {})[path] = (
-                system
-            )
-    of_all: list[_Ablation] = []
-    for (_, unit, edits), alike in kinds.items():
+            kind = type(system), system.unit, system.supported_ablations
+            kinds.setdefault(kind, {})[path] = system
+    whole_kinds: list[_Ablation] = []
+    for (_, unit, names), alike in kinds.items():
         # Fewer units than a system has in force anyway.
-        least = min(getattr(of, "top_k", None) or of.num_units for of in alike.values())
-        for name in edits:
-            option = option_of(name)
+        in_force = min(getattr(each, "top_k", None) or each.num_units for each in alike.values())
+        for name in names:
+            option = ablation_option(name)
             if option in (None, "seed"):
-                of_all.append(_Ablation(name, unit, {}, alike))
+                whole_kinds.append(_Ablation(name, unit, {}, alike))
             elif option == "top_k":
                 # With 1 it is what `largest` does.
-                of_all += [_Ablation(name, unit, {option: k}, alike) for k in range(2, least)]
-    of_one = [
+                top_k = range(2, in_force)
+                whole_kinds += [_Ablation(name, unit, {option: k}, alike) for k in top_k]
+    single_units = [
         _Ablation(f"without-{part}", part, {part: number}, {path: system}, path)
         for path, system in systems(model).items()
-        for part in removable(system)
-        for number in range(count_of(system, part))
+        for part in removable_parts(system)
+        for number in range(count_parts(system, part))
     ]
-    return {"none": [], "model": of_all, "units": of_all + of_one}[level]
+    return {"none": [], "model": whole_kinds, "units": whole_kinds + single_units}[level]
 
 
-def _under(model: nn.Module, ablation: _Ablation | None, quality: Quality) -> Score:
+def _evaluate(model: nn.Module, ablation: _Ablation | None, quality: Quality) -> Score:
     """Evaluates a model under an ablation, or without any."""
     with ExitStack() as stack:
         if ablation is not None:
             for path in ablation.systems:
-                asked = ablated(model, path, ablation.ablation, **ablation.options)
-                stack.enter_context(asked)
+                stack.enter_context(ablated(model, path, ablation.name, **ablation.options))
         torch.manual_seed(0)  # what an evaluation draws, such as masks, is the same each time
         with torch.no_grad():
             return quality()

@@ -29,8 +29,8 @@ class SystemRuns:
 
     def scores(self, test: str, name: str) -> Scores:
         """Collects one score on one test set over the seeds."""
-        of_runs = [outcome[test].scores for outcome in self.outcomes if test in outcome]
-        return Scores.of([score for scores in of_runs for score in scores if score.name == name])
+        outcomes = [outcome[test] for outcome in self.outcomes if test in outcome]
+        return Scores.from_runs([s for out in outcomes for s in out.scores if s.name == name])
 
 
 @dataclass(frozen=True)
@@ -71,10 +71,10 @@ class Comparison:
         families = [family for *_, family in columns]
         rows = []
         for test, score, family in columns:
-            of_systems = [system.scores(test, score.name) for system in self.systems]
-            tests = families.count(family) * (len(self.systems) - 1)
-            for system, own in zip(self.systems, of_systems, strict=True):
-                mean = contrast(own)
+            all_scores = [system.scores(test, score.name) for system in self.systems]
+            comparisons = families.count(family) * (len(self.systems) - 1)
+            for system, scores in zip(self.systems, all_scores, strict=True):
+                mean = contrast(scores)
                 row = {
                     "family": family,
                     "test": test,
@@ -82,38 +82,37 @@ class Comparison:
                     "lower_is_better": score.lower_is_better,
                     "digits": score.digits,
                     "system": system.name,
-                    "of_seeds": own.values.tolist(),
+                    "of_seeds": scores.values.tolist(),
                     "value": mean.value,
                     **{name: getattr(mean, name) for name in _DIFFERENCE},
                 }
                 if system.name != self.baseline:
-                    apart = contrast(own, of_systems[0], tests=tests)
-                    row |= {"difference": apart.value, "detectable": apart.detectable}
-                    row |= {f"diff_{name}": getattr(apart, name) for name in _DIFFERENCE}
+                    change = contrast(scores, all_scores[0], tests=comparisons)
+                    row |= {"difference": change.value, "detectable": change.detectable}
+                    row |= {f"diff_{name}": getattr(change, name) for name in _DIFFERENCE}
                     # A p over items alone says nothing of systems: another seed may reverse it.
                     # Where a reason forbids an interval, it forbids a verdict too.
-                    if "seeds" in apart.variance_source and not apart.reason:
-                        row["p"] = apart.p
+                    if "seeds" in change.variance_source and not change.reason:
+                        row["p"] = change.p
                 rows.append(row)
         table = pd.DataFrame(rows, columns=_COLUMNS)
         table = table.astype(dict.fromkeys(("difference", "detectable", "p"), float))
-        by_family = table.groupby("family")["p"]
-        table["corrected_p"] = by_family.transform(lambda p: pd.Series(holm(p), p.index))
+        p_values = table.groupby("family")["p"]
+        table["corrected_p"] = p_values.transform(lambda p: pd.Series(holm(p), p.index))
         table["significant"] = table["corrected_p"] < SIGNIFICANT
         return table
 
     def _columns(self) -> list[tuple[str, Score, str]]:
         """Lists test set, score and family of each column; the score that ranks comes first."""
-        found: dict[str, dict[str, Score]] = {TEST: {}}
+        by_test: dict[str, dict[str, Score]] = {TEST: {}}
         for run in self.runs:
             for test, scores in {TEST: run.scores, **run.tests}.items():
-                of_test = found.setdefault(test, {})
                 for score in scores:
-                    of_test.setdefault(score.name, score)
+                    by_test.setdefault(test, {}).setdefault(score.name, score)
         columns = []
-        for test, of_test in found.items():
+        for test, by_name in by_test.items():
             family = RANKING if test == TEST else "first score on further test sets"
-            for score in of_test.values():
+            for score in by_name.values():
                 columns.append((test, score, family))
                 family = "other scores"
         return columns

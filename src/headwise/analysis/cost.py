@@ -80,16 +80,16 @@ def model_cost(config: TransformerConfig, lengths: Mapping[str, int]) -> Cost:
             f"lengths is {dict(lengths)}, expected a length for each stack of the model: "
             f"{', '.join(stacks)}"
         )
-    in_order = [lengths[stack] for stack in stacks]
+    ordered = [lengths[stack] for stack in stacks]
     kind = next(kind for kind in _MODELS if isinstance(config, kind.config_class))
     try:
-        return _counted(kind, config, in_order, "meta")
+        return _count_cost(kind, config, ordered, "meta")
     except Exception:  # a system of a user may read values, which the meta device lacks
         with torch.random.fork_rng([]):
-            return _counted(kind, config, in_order, "cpu")
+            return _count_cost(kind, config, ordered, "cpu")
 
 
-def _counted(
+def _count_cost(
     kind: type[HeadwiseModel], config: TransformerConfig, lengths: list[int], device: str
 ) -> Cost:
     with torch.device(device):
@@ -99,11 +99,11 @@ def _counted(
         else:
             inputs = [torch.ones(1, length, dtype=torch.long) for length in lengths]
     names = (model.main_input_name, "decoder_input_ids")
-    products, attention = FlopCounterMode(display=False), _AttentionMacs()
-    with torch.no_grad(), products, attention:
+    flops, attention = FlopCounterMode(display=False), _AttentionMacs()
+    with torch.no_grad(), flops, attention:
         model(**dict(zip(names, inputs, strict=False)))
-    linear = products.get_total_flops() // 2
-    return Cost(_parameters(model), linear, linear + attention.macs)
+    linear = flops.get_total_flops() // 2
+    return Cost(_count_by_part(model), linear, linear + attention.macs)
 
 
 class _AttentionMacs(TorchFunctionMode):
@@ -121,15 +121,15 @@ class _AttentionMacs(TorchFunctionMode):
         return q.new_zeros(*q.shape[:-1], v.size(-1))
 
 
-def _parameters(model: nn.Module) -> Parameters:
-    part_of: dict[Tensor, str] = {}
+def _count_by_part(model: nn.Module) -> Parameters:
+    parts: dict[Tensor, str] = {}
     for system in systems(model).values():
         for name, parameter in system.named_parameters():
             is_routing = name.startswith(system.routing_parameters)
-            part_of[parameter] = "routing" if is_routing else "attention"
+            parts[parameter] = "routing" if is_routing else "attention"
     counts = dict.fromkeys(Parameters._fields, 0)
     for name, parameter in model.named_parameters():
-        part = part_of.get(parameter, "rest")
+        part = parts.get(parameter, "rest")
         if part != "routing" and "norm" in name:
             part = "rest"
         elif part != "routing" and ".ffn_" in name:

@@ -72,15 +72,15 @@ class DecisionTable:
         """The columns of `positions` that hold for whole rows, with a line for each row."""
         if self.scope != "sequence":
             return self.positions
-        of_row = self.positions.groupby(level=0)
-        is_same = of_row.nunique(dropna=False).le(1).all()
-        return of_row.first()[is_same.index[is_same]]
+        by_row = self.positions.groupby(level=0)
+        is_same = by_row.nunique(dropna=False).le(1).all()
+        return by_row.first()[is_same.index[is_same]]
 
     @property
     def labels(self) -> list[str]:
         """The columns of `rows` that hold classes, not quantities such as loudness."""
-        of_rows = self.rows.drop(columns="sequence", errors="ignore")
-        return [*of_rows.select_dtypes(exclude="float")]
+        columns = self.rows.drop(columns="sequence", errors="ignore")
+        return [*columns.select_dtypes(exclude="float")]
 
     @property
     def assignment(self) -> np.ndarray:
@@ -89,9 +89,9 @@ class DecisionTable:
         Units that have the largest weight together share the 1.
         """
         if self.chosen is not None:
-            found = np.zeros_like(self.weights)
-            np.put_along_axis(found, self.chosen, 1.0, axis=1)
-            return found
+            one_hot = np.zeros_like(self.weights)
+            np.put_along_axis(one_hot, self.chosen, 1.0, axis=1)
+            return one_hot
         leads = self.weights == self.weights.max(1, keepdims=True)
         with np.errstate(invalid="ignore"):  # none leads in a model that diverged
             return leads / leads.sum(1, keepdims=True)
@@ -149,24 +149,24 @@ def collect(
         ('decoder_self.0', (10, 2), 2)
     """
     device = next((parameter.device for parameter in model.parameters()), torch.device("cpu"))
-    found: dict[str, list[_Call]] = defaultdict(list)
+    calls: dict[str, list[_Call]] = defaultdict(list)  # by the path of a system
     decided_on: Counter[str] = Counter()  # positions, by the path of a system
-    read = 0
+    sequences = 0
     with record(model) as decisions, evaluating(model), torch.no_grad():
-        places = systems(model)
+        held = systems(model)
         for batch in batches:
             model(**{name: tensor.to(device) for name, tensor in batch.items()})
-            described = describe(batch) if describe else {}
+            stacks = describe(batch) if describe else {}
             for path, routings in decisions.items():
-                at, mask = _of_stack(model, places[path].site, described, batch)
+                stack, mask = _find_stack(model, held[path].site, stacks, batch)
                 for routing in routings:
-                    found[path].append(_of_call(routing, at, mask, read))
-                    decided_on[path] += len(found[path][-1].positions)
+                    calls[path].append(_read_call(routing, stack, mask, sequences))
+                    decided_on[path] += len(calls[path][-1].positions)
             decisions.clear()
-            read += len(next(iter(batch.values())))
+            sequences += len(next(iter(batch.values())))
             if max(decided_on.values(), default=0) >= limit:
                 break
-    return [_joined(path, places[path], found[path], read) for path in places if path in found]
+    return [_join_calls(path, held[path], calls[path], sequences) for path in held if path in calls]
 
 
 def scaled(weights: Tensor) -> Tensor:
@@ -184,77 +184,78 @@ def scaled(weights: Tensor) -> Tensor:
 # --- the positions of a batch ------------------------------------------------------------------
 
 
-def _of_stack(
-    model: nn.Module, site: str, described: Mapping[str, Positions], batch: Batch
+def _find_stack(
+    model: nn.Module, site: str, stacks: Mapping[str, Positions], batch: Batch
 ) -> tuple[Positions | None, Tensor | None]:
     """Finds the positions that a system reads, and their mask, 0 at padding."""
-    stack = site.partition("_")[0]
+    name = site.partition("_")[0]
+    stack, mask = stacks.get(name), batch.get("attention_mask")
     if not getattr(getattr(model, "config", None), "is_encoder_decoder", False):
         # The only stack may have any name, and a module of one's own tells its systems no site.
-        at = described.get(stack, next(iter(described.values()), None))
-        return at, batch.get("attention_mask")
-    if stack != "decoder":
-        return described.get(stack), batch.get("attention_mask")
+        return stack or next(iter(stacks.values()), None), mask
+    if name != "decoder":
+        return stack, mask
     mask, labels = batch.get("decoder_attention_mask"), batch.get("labels")
     if mask is None and labels is not None and labels.dim() == 2:
         mask = (labels != IGNORED_LABEL).flip(1).cumsum(1).flip(1)  # 0 behind the last label
-    return described.get(stack), mask
+    return stack, mask
 
 
 # --- from calls to rows -------------------------------------------------------------------------
 
 
-def _of_call(routing: Routing, at: Positions | None, mask: Tensor | None, read: int) -> _Call:
-    """Makes rows of one call of a system; `read` sequences came before it."""
+def _read_call(routing: Routing, stack: Positions | None, mask: Tensor | None, first: int) -> _Call:
+    """Makes rows of one call of a system, whose sequences are numbered from `first` on."""
     weights, chosen = scaled(routing.weights), routing.indices  # (batch, time, units) or less
     if weights.dim() == 1:  # one decision for everything
-        taken, positions = torch.tensor(True), pd.DataFrame(index=[0])
+        has_row, positions = torch.tensor(True), pd.DataFrame(index=[0])
     else:
-        is_real = _is_real(routing, at, mask)
+        is_real = _real_positions(routing, stack, mask)
         sequence = is_real.nonzero()[:, 0].numpy()
-        positions = pd.DataFrame({"sequence": sequence + read})
+        positions = pd.DataFrame({"sequence": sequence + first})
         if weights.dim() == 2:
-            taken, positions.index = is_real.any(1), pd.Index(pd.factorize(sequence)[0])
+            has_row, positions.index = is_real.any(1), pd.Index(pd.factorize(sequence)[0])
         else:
-            taken = is_real
-            number = is_real.cumsum(1)[is_real] - 1  # padding may stand on the left
-            positions["position"] = number.numpy()
-        if at is not None and at.shape == is_real.shape:
-            _describe(positions, at, is_real)
-    indices = None if chosen is None else chosen.cpu()[taken].numpy()
-    return _Call(weights[taken].numpy(), indices, positions)
+            has_row = is_real
+            position = is_real.cumsum(1)[is_real] - 1  # padding may stand on the left
+            positions["position"] = position.numpy()
+        if stack is not None and stack.shape == is_real.shape:
+            _add_columns(positions, stack, is_real)
+    indices = None if chosen is None else chosen.cpu()[has_row].numpy()
+    return _Call(weights[has_row].numpy(), indices, positions)
 
 
-def _is_real(routing: Routing, at: Positions | None, mask: Tensor | None) -> Tensor:
+def _real_positions(routing: Routing, stack: Positions | None, mask: Tensor | None) -> Tensor:
     """Returns `(batch, time)`, `False` at padding; a time of 1 where positions are not known."""
     mask = mask if routing.padding is None else ~routing.padding
-    is_each = routing.weights.dim() == 3
-    shape = routing.weights.shape[:2] if is_each else at.shape if at else (len(routing.weights), 1)
-    if mask is None or (is_each and mask.shape != shape):
+    has_time = routing.weights.dim() == 3
+    read = stack.shape if stack else (len(routing.weights), 1)
+    shape = routing.weights.shape[:2] if has_time else read
+    if mask is None or (has_time and mask.shape != shape):
         return torch.ones(shape, dtype=torch.bool)
     return mask.cpu() != 0
 
 
-def _describe(positions: pd.DataFrame, at: Positions, is_real: Tensor) -> None:
+def _add_columns(positions: pd.DataFrame, stack: Positions, is_real: Tensor) -> None:
     """Adds tokens, classes and quantities of the real positions of a batch to their table."""
     sequence = is_real.nonzero()[:, 0]
 
-    def there(values: Tensor) -> np.ndarray:
+    def select(values: Tensor) -> np.ndarray:
         values = values.cpu()
         return (values[is_real] if values.dim() == 2 else values[sequence]).numpy()
 
-    tokens = {} if at.tokens is None else {"token": (at.tokens, at.names)}
-    classes = {label: (of, dict(enumerate(names))) for label, (of, names) in at.classes.items()}
+    tokens = {} if stack.tokens is None else {"token": (stack.tokens, stack.names)}
+    classes = {key: (ids, dict(enumerate(names))) for key, (ids, names) in stack.classes.items()}
     for label, (numbers, names) in {**tokens, **classes}.items():
         # Negative numbers have no name.
         positions[label] = [
-            names.get(n, str(n)) if n >= 0 else None for n in there(numbers).tolist()
+            names.get(n, str(n)) if n >= 0 else None for n in select(numbers).tolist()
         ]
-    for name, values in at.levels.items():
-        positions[name] = there(values.double())
+    for name, values in stack.levels.items():
+        positions[name] = select(values.double())
 
 
-def _joined(path: str, system: System, calls: list[_Call], read: int) -> DecisionTable:
+def _join_calls(path: str, system: System, calls: list[_Call], sequences: int) -> DecisionTable:
     """Joins the decisions of all calls of a system."""
     if "sequence" not in calls[0].positions:
         calls = calls[:1]  # one decision, not one for each batch
@@ -272,5 +273,5 @@ def _joined(path: str, system: System, calls: list[_Call], read: int) -> Decisio
         weights=np.concatenate([call.weights for call in calls]),
         chosen=np.concatenate(chosen) if chosen else None,
         positions=pd.concat([call.positions for call in calls]),
-        sequences=read,
+        sequences=sequences,
     )

@@ -57,10 +57,10 @@ class HeadImportance(list[Head]):
                 f"number is {number}, expected 0 to {len(free)}: of {len(sums)} "
                 f"{'heads' if group == 1 else 'groups'} each attention keeps one"
             )
-        found: dict[str, list[int]] = {}
-        for path, unit in sorted(free.index[:number], key=lambda each: each[1]):
-            found.setdefault(path, []).extend(range(unit * group, (unit + 1) * group))
-        return found
+        heads: dict[str, list[int]] = {}
+        for path, unit in sorted(free.index[:number], key=lambda pair: pair[1]):
+            heads.setdefault(path, []).extend(range(unit * group, (unit + 1) * group))
+        return heads
 
 
 def head_importance(
@@ -102,22 +102,22 @@ def head_importance(
         >>> len(hw.head_importance(model, {"input_ids": tokens, "labels": tokens}))
         8
     """
-    found: dict[str, list[Tensor]] = defaultdict(list)  # of each attention (items, heads)
+    importance: dict[str, list[Tensor]] = defaultdict(list)  # of each attention (items, heads)
     with with_identity_gates(model, layouts), evaluating(model):
-        places = attentions(model)
-        if not places:
+        known = attentions(model)
+        if not known:
             raise ValueError(f"model is a {type(model).__name__} without a known attention")
         for batch in [data] if isinstance(data, Mapping) else data:
-            for path, values in _of_batch(model, batch, loss).items():
-                found[path].append(values.cpu().double())
-    if not any(len(items) for batches in found.values() for items in batches):
+            for path, values in _batch_importance(model, batch, loss).items():
+                importance[path].append(values.cpu().double())
+    if not any(len(items) for batches in importance.values() for items in batches):
         raise ValueError(
             f"data has no item with a label to predict, expected labels other than "
             f"{IGNORED_LABEL}; the first token of a text is none for a causal model"
         )
     heads = []
-    for path, batches in found.items():
-        items, attention = pd.DataFrame(torch.cat(batches).numpy()), places[path]
+    for path, batches in importance.items():
+        items, attention = pd.DataFrame(torch.cat(batches).numpy()), known[path]
         mean, half = items.mean(), t.ppf(0.975, len(items) - 1) * items.sem()
         rows = enumerate(zip(mean, mean - half, mean + half, strict=True))
         heads += [Head(path, attention.site, attention.layer, head, *row) for head, row in rows]
@@ -143,38 +143,38 @@ def item_losses(model: nn.Module, batch: Any) -> tuple[Tensor, Tensor]:
     device = next(model.parameters()).device
     batch = {k: v.to(device) if isinstance(v, Tensor) else v for k, v in batch.items()}
     output, labels = model(**batch), batch["labels"]
-    found = [_totals(output.logits, labels)]
+    candidates = [_item_totals(output.logits, labels)]
     if labels.dim() == output.logits.dim() - 1 == 2:  # tokens: the model may shift their labels
-        found.append(_totals(output.logits[:, :-1], labels[:, 1:]))
-    own = getattr(output, "token_loss", None)  # of headwise's models: without what systems add
-    own = float((output.loss if own is None else own).detach())
-    for totals, counts in found:
-        if not counts.any() and (math.isnan(own) or own == 0):  # the mean over no label
+        candidates.append(_item_totals(output.logits[:, :-1], labels[:, 1:]))
+    loss = getattr(output, "token_loss", None)  # of headwise's models: without what systems add
+    loss = float((output.loss if loss is None else loss).detach())
+    for totals, counts in candidates:
+        if not counts.any() and (math.isnan(loss) or loss == 0):  # the mean over no label
             return totals, counts
     # Where the model knows nothing yet, both are near its loss.
-    means = [float(totals.detach().sum() / counts.sum()) for totals, counts in found]
-    at = min(range(len(found)), key=lambda each: abs(means[each] - own))
-    near = 1e-3 if output.logits.dtype.itemsize > 2 else 2e-2
-    if not math.isclose(means[at], own, rel_tol=near):
+    means = [float(totals.detach().sum() / counts.sum()) for totals, counts in candidates]
+    best = min(range(len(means)), key=lambda index: abs(means[index] - loss))
+    tolerance = 1e-3 if output.logits.dtype.itemsize > 2 else 2e-2
+    if not math.isclose(means[best], loss, rel_tol=tolerance):
         raise ValueError(
-            f"the loss of the model is {own:.4g}, but the mean loss of its labels {means[at]:.4g}, "
-            f"expected both finite and alike, or an argument loss"
+            f"the loss of the model is {loss:.4g}, but the mean loss of its labels "
+            f"{means[best]:.4g}, expected both finite and alike, or an argument loss"
         )
-    return found[at]
+    return candidates[best]
 
 
-def _totals(logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+def _item_totals(logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
     logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
     real = (labels != IGNORED_LABEL).unsqueeze(-1).flatten(1)  # also of one label for each item
     if labels.is_floating_point():
-        each = (logits.reshape(labels.shape) - labels).square()
+        losses = (logits.reshape(labels.shape) - labels).square()
     elif labels.dim() == logits.dim() == 2:  # logits of the labelled positions alone
-        losses = F.cross_entropy(logits, labels[real], reduction="none")
-        each = torch.zeros_like(real, dtype=losses.dtype).masked_scatter(real, losses)
+        known = F.cross_entropy(logits, labels[real], reduction="none")
+        losses = torch.zeros_like(real, dtype=known.dtype).masked_scatter(real, known)
     else:
         flat = logits.reshape(-1, logits.size(-1)), labels.flatten()
-        each = F.cross_entropy(*flat, ignore_index=IGNORED_LABEL, reduction="none")
-    return (each.reshape(real.shape) * real).sum(1), real.sum(1)
+        losses = F.cross_entropy(*flat, ignore_index=IGNORED_LABEL, reduction="none")
+    return (losses.reshape(real.shape) * real).sum(1), real.sum(1)
 
 
 def _losses(model: nn.Module, batch: Any, loss: Loss | None) -> tuple[Tensor, Tensor]:
@@ -188,37 +188,37 @@ def _losses(model: nn.Module, batch: Any, loss: Loss | None) -> tuple[Tensor, Te
     return losses, torch.ones_like(losses, dtype=torch.bool)
 
 
-def _of_batch(model: nn.Module, batch: Any, loss: Loss | None) -> dict[str, Tensor]:
+def _batch_importance(model: nn.Module, batch: Any, loss: Loss | None) -> dict[str, Tensor]:
     """Returns `(items, heads)` of each attention."""
     if any("quantized.dynamic" in type(module).__module__ for module in model.modules()):
         raise ValueError("the model has quantised layers, which pass no gradient: expected none")
-    reads: list[tuple[str, AttentionCall]] = []
-    noted = observe(model, lambda path, read: reads.append((path, read)))
-    with ExitStack() as unfrozen, noted, torch.enable_grad():
+    calls: list[tuple[str, AttentionCall]] = []
+    observing = observe(model, lambda path, call: calls.append((path, call)))
+    with ExitStack() as unfrozen, observing, torch.enable_grad():
         for p in model.parameters():  # frozen ones would leave heads without a graph
             if p.is_floating_point() and not p.requires_grad:
                 unfrozen.callback(p.requires_grad_(True).requires_grad_, False)
         losses, counted = _losses(model, batch, loss)
-        heads, total = [read.heads for _, read in reads], losses.sum()
+        heads, total = [call.heads for _, call in calls], losses.sum()
         gradients = torch.autograd.grad(total, heads, allow_unused=True, materialize_grads=True)
-    found: dict[str, Tensor] = {}
-    for (path, read), gradient in zip(reads, gradients, strict=True):
+    sums: dict[str, Tensor] = {}
+    for (path, call), gradient in zip(calls, gradients, strict=True):
         dtype = torch.promote_types(gradient.dtype, torch.float32)
-        products = (read.heads.detach() * gradient).sum(-1, dtype=dtype)  # items, heads, time
+        products = (call.heads.detach() * gradient).sum(-1, dtype=dtype)  # items, heads, time
         # A module may be called several times.
-        found[path] = found.get(path, 0) + _of_heads(read, products)
-    return {path: values.abs()[counted] for path, values in found.items()}
+        sums[path] = sums.get(path, 0) + _sum_by_head(call, products)
+    return {path: values.abs()[counted] for path, values in sums.items()}
 
 
-def _of_heads(read: AttentionCall, products: Tensor) -> Tensor:
+def _sum_by_head(call: AttentionCall, products: Tensor) -> Tensor:
     """Sums over positions, each of which may have chosen its own heads, to `(items, heads)`."""
-    routing = read.routing
-    if routing is None or routing.indices is None or read.attention.unit == "head":
+    routing = call.routing
+    if routing is None or routing.indices is None or call.attention.unit == "head":
         return products.sum(-1)
-    units, each = routing.weights.size(-1), read.attention.num_key_value_heads
+    units, kv_heads = routing.weights.size(-1), call.attention.num_key_value_heads
     # An ablation may leave fewer: the heads behind them count nothing.
-    indices = F.pad(routing.indices, (0, products.size(1) // each - routing.indices.size(-1)))
+    indices = F.pad(routing.indices, (0, products.size(1) // kv_heads - routing.indices.size(-1)))
     # A unit may have a head for each head of keys: those of the first head of keys come first.
-    indices = torch.cat([indices + head * units for head in range(each)], dim=-1)
-    sums = products.new_zeros(len(products), units * each)
+    indices = torch.cat([indices + head * units for head in range(kv_heads)], dim=-1)
+    sums = products.new_zeros(len(products), units * kv_heads)
     return sums.scatter_add_(1, indices.flatten(1), products.transpose(1, 2).flatten(1))

@@ -15,8 +15,8 @@ Independent Mechanisms* (TIM), https://arxiv.org/abs/2103.00336.
 (True, 1.0)
 >>> pmi(d, least=2).columns.tolist()
 ['unit', 'name', 'occurrences', 'pmi', 'low', 'high']
->>> how_much = {label: epsilon_squared(d, label) for label in d.labels}
->>> list(how_much)
+>>> explained = {label: epsilon_squared(d, label) for label in d.labels}
+>>> list(explained)
 ['position', 'token']
 """
 
@@ -53,11 +53,11 @@ def entropy(d: DecisionTable) -> pd.Series:
     rows = pd.Series(-xlogy(w, w).sum(1))  # NaN of negative weights
     mean, half = rows.mean(), np.nan
     if d.scope != "everything":
-        off = (rows - mean).groupby(d.rows["sequence"].to_numpy()).sum()
-        freedom = len(off) - 1
-        if freedom:
-            error = np.sqrt((off**2).sum() * len(off) / freedom) / len(rows)
-            half = stdtrit(freedom, 0.975) * error
+        deviations = (rows - mean).groupby(d.rows["sequence"].to_numpy()).sum()
+        dof = len(deviations) - 1
+        if dof:
+            error = np.sqrt((deviations**2).sum() * len(deviations) / dof) / len(rows)
+            half = stdtrit(dof, 0.975) * error
     even = np.log(w.shape[1] if d.chosen is None else d.chosen.shape[1])
     low, high = max(mean - half, 0.0), min(mean + half, np.log(w.shape[1]))
     return pd.Series({"mean": mean, "low": low, "high": high, "even": even})
@@ -84,19 +84,19 @@ def pmi(d: DecisionTable, label: str = "token", top: int = 10, least: int = 5) -
         `pmi`, and its 95% interval from `low` to `high`, by Wilson's (1927,
         https://doi.org/10.2307/2276774) of p(unit | token) with as many trials as decisions.
     """
-    at = d.positions[d.positions[label].notna()]
-    names, assignment = at[label].to_numpy(), pd.DataFrame(d.assignment[at.index])
-    of_name = assignment.groupby(names)
-    decisions = at["sequence"] if _is_of_sequences(at, label) else at.index.to_series()
-    n, occurrences = decisions.groupby(names).nunique(), of_name.size()
-    table = of_name.mean().rename_axis("name").melt(ignore_index=False, var_name="unit")
+    rows = d.positions[d.positions[label].notna()]
+    names, assignment = rows[label].to_numpy(), pd.DataFrame(d.assignment[rows.index])
+    by_name = assignment.groupby(names)
+    decisions = rows["sequence"] if _has_one_class(rows, label) else rows.index.to_series()
+    n, occurrences = decisions.groupby(names).nunique(), by_name.size()
+    table = by_name.mean().rename_axis("name").melt(ignore_index=False, var_name="unit")
     table = table.assign(n=n, occurrences=occurrences)
     table = table[(table["n"] >= least) & (table["value"] > 0)]
     p, z = table["value"], _NORMAL**2 / table["n"]
     centre, half = (p + z / 2) / (1 + z), np.sqrt(z * (p * (1 - p) + z / 4)) / (1 + z)
-    of_columns = {"pmi": p, "low": (centre - half).clip(0), "high": (centre + half).clip(upper=1)}
+    shares = {"pmi": p, "low": (centre - half).clip(0), "high": (centre + half).clip(upper=1)}
     overall = table["unit"].map(assignment.mean())
-    table = table.assign(**{name: np.log(each / overall) for name, each in of_columns.items()})
+    table = table.assign(**{name: np.log(share / overall) for name, share in shares.items()})
     best = table.sort_values("low", ascending=False, kind="stable").groupby("unit").head(top)
     best = best.sort_values("unit", kind="stable").reset_index()
     return best[["unit", "name", "occurrences", "pmi", "low", "high"]]
@@ -117,19 +117,19 @@ def epsilon_squared(d: DecisionTable, label: str) -> float:
     It is NaN if nothing varies, or if each row has a class of its own.
     """
     rows = d.rows[d.rows[label].notna()]
-    w, classes = pd.DataFrame(d.weights[rows.index].astype(np.float64)), rows[label]
+    classes, w = rows[label], pd.DataFrame(d.weights[rows.index].astype(np.float64))
     if pd.api.types.is_numeric_dtype(classes):
         classes = pd.Series(np.frexp(classes)[1], classes.index)
-    if len(rows) and _is_of_sequences(rows, label):
+    if len(rows) and _has_one_class(rows, label):
         sequence = rows["sequence"].to_numpy()
         w, classes = w.groupby(sequence).mean(), classes.groupby(sequence).first()
-    of_class = w.groupby(classes.to_numpy())
+    by_class = w.groupby(classes.to_numpy())
     total = ((w - w.mean()) ** 2).to_numpy().sum()
     # Of equal weights rounding may leave a little.
-    if not total > 1e-12 * (w**2).to_numpy().sum() or len(w) <= len(of_class):
+    if not total > 1e-12 * (w**2).to_numpy().sum() or len(w) <= len(by_class):
         return np.nan
-    between = ((of_class.transform("mean") - w.mean()) ** 2).to_numpy().sum()
-    chance = (len(of_class) - 1) / (len(w) - 1)
+    between = ((by_class.transform("mean") - w.mean()) ** 2).to_numpy().sum()
+    chance = (len(by_class) - 1) / (len(w) - 1)
     return float((between / total - chance) / (1 - chance))
 
 
@@ -170,18 +170,18 @@ def decision_monitor(task: Task, batch_tokens: int) -> Callable[[nn.Module], dic
 
     @cache
     def batches() -> list[Batch]:
-        part = task.stored("validation")
+        part = task.stored_items("validation")
         chosen = np.array(spread(range(len(part.lengths)), _MONITORED))
         order = token_batches(np.asarray(part.lengths)[chosen], batch_tokens)
-        return [task.collate(part.__getitems__(chosen[few].tolist())) for few in order]
+        return [task.collate(part.__getitems__(chosen[batch].tolist())) for batch in order]
 
     def monitor(model: nn.Module) -> dict[str, float]:
-        found: dict[str, float] = {}
+        figures: dict[str, float] = {}
         for d in collect(model, batches(), task.describe):
-            found[f"entropy {d.place}"], *_, found[f"even entropy {d.place}"] = entropy(d)
-            found |= {f"share {d.place}/{unit}": share for unit, share in unit_load(d).items()}
-            found |= {f"explained {d.place}/{name}": epsilon_squared(d, name) for name in d.labels}
-        return {key: round(float(x), 5) for key, x in found.items() if math.isfinite(x)}
+            figures[f"entropy {d.place}"], *_, figures[f"even entropy {d.place}"] = entropy(d)
+            figures |= {f"share {d.place}/{unit}": share for unit, share in unit_load(d).items()}
+            figures |= {f"explained {d.place}/{x}": epsilon_squared(d, x) for x in d.labels}
+        return {name: round(float(x), 5) for name, x in figures.items() if math.isfinite(x)}
 
     return monitor
 
@@ -189,10 +189,10 @@ def decision_monitor(task: Task, batch_tokens: int) -> Callable[[nn.Module], dic
 def _centred(x: np.ndarray) -> np.ndarray:
     """Subtracts the means of columns; a column that varies only by rounding becomes exactly 0."""
     x = x.astype(np.float64)
-    off = x - x.mean(0)
-    return np.where((off**2).sum(0) > 1e-12 * (x**2).sum(0), off, 0.0)
+    deviations = x - x.mean(0)
+    return np.where((deviations**2).sum(0) > 1e-12 * (x**2).sum(0), deviations, 0.0)
 
 
-def _is_of_sequences(rows: pd.DataFrame, label: str) -> bool:
+def _has_one_class(rows: pd.DataFrame, label: str) -> bool:
     """Says whether all rows of each sequence have the same class."""
     return bool((rows.groupby("sequence")[label].nunique() == 1).all())

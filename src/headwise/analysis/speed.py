@@ -36,10 +36,10 @@ class OverRounds(Record):
     rounds: int
 
     @classmethod
-    def of(cls, figures: Sequence[float]) -> Self:
+    def from_figures(cls, figures: Sequence[float]) -> Self:
         """Returns the median of one figure per round, with its interval.
 
-        >>> print(OverRounds.of([1.2, 1.0, 1.1, 1.3, 1.4, 1.6, 1.5, 9.0, 1.7]))
+        >>> print(OverRounds.from_figures([1.2, 1.0, 1.1, 1.3, 1.4, 1.6, 1.5, 9.0, 1.7]))
         value=1.4 low=1.1 high=1.7 rounds=9
         """
         from scipy.stats import quantile_test  # takes a second
@@ -62,13 +62,13 @@ def relative_step_times(
     of no use afterwards: rules may change their parameters. `settings` are those of rules, as
     `training.rules` of a recipe, and `batches` those of one round.
     """
-    rules = {name: _rules(model, settings[name]) for name, model in models.items()}
+    rules = {name: _attach_rules(model, settings[name]) for name, model in models.items()}
 
     def measure(name: str) -> float:
         return sum(_step_seconds(models[name], rules[name], batch) for batch in batches)
 
     with flush_denormal():  # as in training
-        return _relative(_in_turns(models, measure))
+        return _ratios(_take_turns(models, measure))
 
 
 def relative_decoding_times(models: Mapping[str, HeadwiseModel]) -> dict[str, OverRounds]:
@@ -80,39 +80,39 @@ def relative_decoding_times(models: Mapping[str, HeadwiseModel]) -> dict[str, Ov
     first = next(iter(models.values()))
     if not first.can_generate():
         return {}
-    longest = getattr(first.config, "max_positions", None) or 2 * _TOKENS
-    number = min(_TOKENS, longest // 2)
+    max_positions = getattr(first.config, "max_positions", None) or 2 * _TOKENS
+    tokens = min(_TOKENS, max_positions // 2)
     # What a model reads does not change how long it takes.
-    texts = torch.ones(_TEXTS, number, dtype=torch.long, device=first.device)
-    given = {"inputs": texts, "attention_mask": texts, "do_sample": False}
-    given |= {"min_new_tokens": number, "max_new_tokens": number}
+    texts = torch.ones(_TEXTS, tokens, dtype=torch.long, device=first.device)
+    lengths = {"min_new_tokens": tokens, "max_new_tokens": tokens}
 
     def measure(name: str) -> float:
         model: Any = models[name].eval()
-        return _seconds(model, lambda: model.generate(**given))
+        options = {"attention_mask": texts, "do_sample": False, **lengths}
+        return _seconds(model, lambda: model.generate(texts, **options))
 
-    return _relative(_in_turns(models, measure))
+    return _ratios(_take_turns(models, measure))
 
 
-def _in_turns(models: Iterable[str], measure: Callable[[str], float]) -> dict[str, list[float]]:
+def _take_turns(models: Iterable[str], measure: Callable[[str], float]) -> dict[str, list[float]]:
     """Measures each model in each round, one model after the other."""
     rounds = [{name: measure(name) for name in models} for _ in range(1 + _ROUNDS)]
     return {name: [each[name] for each in rounds[1:]] for name in models}  # the first takes longer
 
 
-def _relative(seconds: Mapping[str, Sequence[float]]) -> dict[str, OverRounds]:
-    first = next(iter(seconds.values()))
+def _ratios(seconds: Mapping[str, Sequence[float]]) -> dict[str, OverRounds]:
+    baseline = next(iter(seconds.values()))
     return {
-        name: OverRounds.of([a / b for a, b in zip(own, first, strict=True)])
-        for name, own in seconds.items()
+        name: OverRounds.from_figures([a / b for a, b in zip(times, baseline, strict=True)])
+        for name, times in seconds.items()
     }
 
 
-def _rules(model: HeadwiseModel, settings: Mapping[str, Any]) -> TrainingRules:
+def _attach_rules(model: HeadwiseModel, settings: Mapping[str, Any]) -> TrainingRules:
     """Makes the rules of a model, with which its systems compute as in training."""
-    there = {type(system).rule for system in systems(model).values()}
-    own = {name: of for name, of in settings.items() if system_class(name).rule in there}
-    rules = TrainingRules(model, total_steps=1_000_000, settings=own)
+    kinds = {type(system).rule for system in systems(model).values()}
+    held = {name: each for name, each in settings.items() if system_class(name).rule in kinds}
+    rules = TrainingRules(model, total_steps=1_000_000, settings=held)
     rules.attach(torch.optim.SGD(rules.parameter_groups(lr=0.0)))
     return rules
 

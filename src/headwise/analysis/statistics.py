@@ -46,14 +46,14 @@ class Scores:
     bounds: tuple[float, float] = _ANY  # the range of the score
 
     @classmethod
-    def of(cls, runs: Sequence[Score]) -> "Scores":
+    def from_runs(cls, runs: Sequence[Score]) -> "Scores":
         """Takes one score of several runs; runs without a finite one do not count."""
-        found = [score for score in runs if math.isfinite(score.value)]
-        values = np.array([score.value for score in found])
-        bounds = found[0].bounds if found else _ANY
-        if not found or not all(score.rows for score in found):
+        finite = [score for score in runs if math.isfinite(score.value)]
+        values = np.array([score.value for score in finite])
+        bounds = finite[0].bounds if finite else _ANY
+        if not finite or not all(score.rows for score in finite):
             return cls(values, bounds=bounds)
-        return cls(values, resampled_scores(found), len(found[0].rows), bounds)
+        return cls(values, resampled_scores(finite), len(finite[0].rows), bounds)
 
 
 @dataclass(frozen=True)
@@ -86,23 +86,23 @@ def contrast(*systems: Scores, tests: int = 1) -> Estimate:
     Raises:
         ValueError: the systems are scored on different numbers of items.
 
-    >>> found = contrast(Scores(np.array([5.0, 5.1, 4.9])), Scores(np.array([4.0, 4.2, 3.9])))
-    >>> round(found.value, 2), round(found.p, 3), found.variance_source
+    >>> change = contrast(Scores(np.array([5.0, 5.1, 4.9])), Scores(np.array([4.0, 4.2, 3.9])))
+    >>> round(change.value, 2), round(change.p, 3), change.variance_source
     (0.97, 0.002, 'seeds')
     """
-    untested, moved = _untested(*systems)
-    have_seeds = all(len(each.values) > 1 for each in systems)
+    untested, resamples = _without_test(*systems)
+    have_seeds = all(len(system.values) > 1 for system in systems)
     if untested.reason:
         return untested
-    if moved is None:
+    if resamples is None:
         if not have_seeds:
             return replace(untested, reason="a single seed")
-        return _tested(untested, [_of_seeds(each.values) for each in systems], "seeds", tests)
+        return _add_test(untested, [_seed_part(each.values) for each in systems], "seeds", tests)
     if not have_seeds:
-        return _of_runs(untested, moved, systems[0].items)
-    of_seeds = [_of_seeds(each.values, each.resamples) for each in systems]
-    parts = [_of_items(moved, systems[0].items), *of_seeds]
-    return _tested(untested, parts, "seeds and items", tests)
+        return _test_single_runs(untested, resamples, systems[0].items)
+    seed_parts = [_seed_part(system.values, system.resamples) for system in systems]
+    parts = [_item_part(resamples, systems[0].items), *seed_parts]
+    return _add_test(untested, parts, "seeds and items", tests)
 
 
 def paired_change(changed: Scores, unchanged: Scores) -> Estimate:
@@ -115,17 +115,17 @@ def paired_change(changed: Scores, unchanged: Scores) -> Estimate:
     Raises:
         ValueError: the two are scored on different numbers of items.
     """
-    untested, moved = _untested(changed, unchanged)
-    if moved is None:
+    untested, resamples = _without_test(changed, unchanged)
+    if resamples is None:
         return replace(untested, reason=untested.reason or "the score is not made from items")
-    parts = [_of_items(moved, changed.items)]
+    parts = [_item_part(resamples, changed.items)]
     if len(changed.values) > 1:
-        parts.append(_of_seeds(changed.values, changed.resamples))
-    found = _tested(untested, parts, "items")
-    if found.value and not found.error:
-        value, p = found.value, 2 * 0.5**changed.items
-        return replace(found, low=value, high=value, p=p, reason="")
-    return found
+        parts.append(_seed_part(changed.values, changed.resamples))
+    change = _add_test(untested, parts, "items")
+    if change.value and not change.error:
+        value, p = change.value, 2 * 0.5**changed.items
+        return replace(change, low=value, high=value, p=p, reason="")
+    return change
 
 
 def p_value(p: float) -> str:
@@ -154,89 +154,89 @@ def holm(p_values: Sequence[float]) -> list[float]:
 # --- the variance and its parts -----------------------------------------------------------------
 
 
-def _of_items(moved: np.ndarray, items: int) -> _Part:
-    variance = float(moved.var(ddof=1))
+def _item_part(resamples: np.ndarray, items: int) -> _Part:
+    variance = float(resamples.var(ddof=1))
     return variance, variance**2 / (items - 1)
 
 
-def _of_seeds(values: np.ndarray, resamples: np.ndarray | None = None) -> _Part:
+def _seed_part(values: np.ndarray, resamples: np.ndarray | None = None) -> _Part:
     """Estimates what seeds add to the variance of a mean over them, beside the items."""
     seeds = len(values)
-    among, by_items = float(values.var(ddof=1)), 0.0
+    variance, by_items = float(values.var(ddof=1)), 0.0
     if resamples is not None:
         # What all seeds share is no difference between them.
-        own = resamples - resamples.mean(0)
-        by_items = float(own.var(axis=1, ddof=1).sum() / (seeds - 1))
+        deviations = resamples - resamples.mean(0)
+        by_items = float(deviations.var(axis=1, ddof=1).sum() / (seeds - 1))
     # The difference varies as its first term does: resamples know the second one well.
-    return max(0.0, among - by_items) / seeds, (among / seeds) ** 2 / (seeds - 1)
+    return max(0.0, variance - by_items) / seeds, (variance / seeds) ** 2 / (seeds - 1)
 
 
-def _untested(*systems: Scores) -> tuple[Estimate, np.ndarray | None]:
+def _without_test(*systems: Scores) -> tuple[Estimate, np.ndarray | None]:
     """Computes the value of a contrast, also on each resample of the items, without a test.
 
     None if not all scores are made from items, or if there can be no test, and `reason` says why.
     """
-    if not all(len(each.values) for each in systems):
+    if not all(len(system.values) for system in systems):
         return Estimate(math.nan, reason="no finite score"), None
     signed = list(zip((1, -1, -1, 1), systems, strict=False))
-    value = sum(sign * float(each.values.mean()) for sign, each in signed)
-    low, high = np.sum([sorted(sign * end for end in of.bounds) for sign, of in signed], axis=0)
+    value = sum(sign * float(system.values.mean()) for sign, system in signed)
+    low, high = np.sum([sorted(sign * end for end in each.bounds) for sign, each in signed], axis=0)
     untested = Estimate(value, bounds=(float(low), float(high)))
-    means = [sign * of.resamples.mean(0) for sign, of in signed if of.resamples is not None]
+    means = [sign * each.resamples.mean(0) for sign, each in signed if each.resamples is not None]
     if len(means) < len(systems):
         return untested, None
-    numbers = [each.items for each in systems]
-    if len(set(numbers)) > 1:
+    items = [system.items for system in systems]
+    if len(set(items)) > 1:
         raise ValueError(
-            f"scores are of {' and '.join(map(str, numbers))} items, expected the same items in "
+            f"scores are of {' and '.join(map(str, items))} items, expected the same items in "
             f"the same order"
         )
-    if numbers[0] < LEAST_ITEMS:
+    if items[0] < LEAST_ITEMS:
         return replace(untested, reason=f"fewer than {LEAST_ITEMS} test items"), None
-    moved = np.sum(means, axis=0)
-    if not np.isfinite(moved).all():
+    resamples = np.sum(means, axis=0)
+    if not np.isfinite(resamples).all():
         return replace(untested, reason="some resamples of the items have no score"), None
-    return untested, moved
+    return untested, resamples
 
 
-def _tested(untested: Estimate, parts: Sequence[_Part], over: str, tests: int = 1) -> Estimate:
+def _add_test(untested: Estimate, parts: Sequence[_Part], source: str, tests: int = 1) -> Estimate:
     """Adds Student's interval and test to a value, from the parts of its variance."""
     from scipy import optimize, stats  # takes a second
 
     value = untested.value
-    variance, terms = (sum(each) for each in zip(*parts, strict=True))
+    variance, terms = (sum(column) for column in zip(*parts, strict=True))
     # A part may be almost zero.
     error, dof = math.sqrt(variance), max(1.0, variance**2 / terms) if terms else math.inf
-    found = replace(untested, error=error, dof=dof, variance_source=over)
+    tested = replace(untested, error=error, dof=dof, variance_source=source)
     if error <= 1e-12 * abs(value):  # nothing varies, but for rounding
-        found = replace(found, error=0.0)
+        tested = replace(tested, error=0.0)
         # Equal values are level. Of others nothing says how much would be chance.
         if value:
-            return replace(found, reason="the score does not vary")
-        return replace(found, low=0.0, high=0.0, p=1.0)
-    found = replace(found, p=float(2 * stats.t.sf(abs(value) / error, dof)))
+            return replace(tested, reason="the score does not vary")
+        return replace(tested, low=0.0, high=0.0, p=1.0)
+    tested = replace(tested, p=float(2 * stats.t.sf(abs(value) / error, dof)))
     if dof < _LEAST_DOF:
-        found = replace(found, reason=f"too few {'draws' if over == 'items' else 'seeds'}")
+        tested = replace(tested, reason=f"too few {'draws' if source == 'items' else 'seeds'}")
     else:
         half = error * float(stats.t.ppf(0.975, dof))
         low, high = untested.bounds
-        found = replace(found, low=max(value - half, low), high=min(value + half, high))
-    if over == "items":
-        return found
+        tested = replace(tested, low=max(value - half, low), high=min(value + half, high))
+    if source == "items":
+        return tested
     critical = float(stats.t.ppf(1 - SIGNIFICANT / max(1, tests) / 2, dof))
-    missed = lambda true: stats.nct.sf(critical, dof, true) - POWER  # noqa: E731
-    return replace(found, detectable=error * float(optimize.brentq(missed, 0.0, 4 * critical)))
+    excess = lambda shift: stats.nct.sf(critical, dof, shift) - POWER  # noqa: E731
+    return replace(tested, detectable=error * float(optimize.brentq(excess, 0.0, 4 * critical)))
 
 
-def _of_runs(untested: Estimate, moved: np.ndarray, items: int) -> Estimate:
+def _test_single_runs(untested: Estimate, resamples: np.ndarray, items: int) -> Estimate:
     """Tests single runs over items alone: with percentiles, and the paired bootstrap's p.
 
     p is the share of resamples that deviate from their mean by at least the observed value; the
     observed items count as one resample more.
     """
-    low, high = np.percentile(moved, [2.5, 97.5]).tolist()
-    strayed = np.abs(moved - moved.mean()) >= abs(untested.value)
-    p = float((strayed.sum() + 1) / (len(moved) + 1)) if untested.value else 1.0
-    error = float(moved.std(ddof=1))
-    found = replace(untested, low=low, high=high, p=p, variance_source="items")
-    return replace(found, error=error, dof=items - 1)
+    low, high = np.percentile(resamples, [2.5, 97.5]).tolist()
+    exceeds = np.abs(resamples - resamples.mean()) >= abs(untested.value)
+    p = float((exceeds.sum() + 1) / (len(resamples) + 1)) if untested.value else 1.0
+    error = float(resamples.std(ddof=1))
+    tested = replace(untested, low=low, high=high, p=p, variance_source="items")
+    return replace(tested, error=error, dof=items - 1)

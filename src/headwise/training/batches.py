@@ -69,7 +69,7 @@ def token_batches(
     order = np.arange(len(sides)) if seed is None else random.permutation(len(sides))
     # Sequences that are similar on both sides need the least padding.
     order = order[np.lexsort((shortest[order], longest[order]))]
-    batches = np.split(order, _ends(longest[order], batch_tokens))
+    batches = np.split(order, _batch_ends(longest[order], batch_tokens))
     fewest = min(batches, key=len)
     if len(fewest) < processes:
         raise ValueError(
@@ -81,13 +81,13 @@ def token_batches(
     return batches if seed is None else [batches[i] for i in random.permutation(len(batches))]
 
 
-def _ends(ascending: NDArray[np.int32], batch_tokens: int) -> list[int]:
+def _batch_ends(ascending: NDArray[np.int32], batch_tokens: int) -> list[int]:
     """Returns where a batch ends and the next begins, given all lengths in ascending order."""
     starts = [0]
     while (start := starts[-1]) < len(ascending):
         # Lengths ascend, so the last sequence of a batch is its longest.
-        most = ascending[start : start + batch_tokens // max(1, int(ascending[start]))]
-        fits = np.arange(1, len(most) + 1) * most.astype(np.int64) <= batch_tokens
+        longest = ascending[start : start + batch_tokens // max(1, int(ascending[start]))]
+        fits = np.arange(1, len(longest) + 1) * longest.astype(np.int64) <= batch_tokens
         starts.append(start + int(fits.sum()))
     if len(starts) > 2:
         # The last batch may have fewer sequences than there are processes. So it gets half of the
@@ -130,7 +130,7 @@ class Batches:
         self._items, self._collate, self._batch_tokens = items, collate, batch_tokens
         self._seed, self._rank, self._world, self._workers = seed, rank, world, workers
         self.position = 0
-        self.per_epoch = len(self._of_epoch(0))
+        self.per_epoch = len(self._epoch_indices(0))
 
     def __iter__(self) -> Iterator[Batch]:
         first, start = divmod(self.position, self.per_epoch)
@@ -145,7 +145,7 @@ class Batches:
         self._items.set_epoch(number)
         return DataLoader(
             cast(Dataset[Any], self._items),
-            batch_sampler=self._of_epoch(number)[start:],
+            batch_sampler=self._epoch_indices(number)[start:],
             collate_fn=self._collate,
             num_workers=self._workers,
             # With its own generator, the loader does not draw from that of dropout.
@@ -153,7 +153,7 @@ class Batches:
             worker_init_fn=_leave_signals if self._workers else None,
         )
 
-    def _of_epoch(self, number: int) -> list[list[int]]:
+    def _epoch_indices(self, number: int) -> list[list[int]]:
         lengths, rank, world = self._items.lengths, self._rank, self._world
         batches = token_batches(
             lengths, self._batch_tokens, seed=self._seed, epoch=number, processes=world

@@ -8,8 +8,9 @@ import json
 import random
 from collections.abc import Callable
 from pathlib import Path
-from pickle import UnpicklingError
+from pickle import PickleError
 from typing import Any
+from zipfile import BadZipFile, ZipFile
 
 import numpy as np
 import torch
@@ -21,14 +22,15 @@ from headwise.files import partial_path, remove, written_whole
 from headwise.training.settings import TrainingSettings
 
 STATE = "training.pt"
+_DAMAGE = (OSError, ValueError, RuntimeError, EOFError, SafetensorError, PickleError, BadZipFile)
 
 
 def checkpoints(folder: Path) -> list[Path]:
     """Returns the checkpoints of a run, oldest first."""
-    return sorted(folder.glob("checkpoint-*"), key=step_of)
+    return sorted(folder.glob("checkpoint-*"), key=checkpoint_step)
 
 
-def step_of(checkpoint: Path) -> int:
+def checkpoint_step(checkpoint: Path) -> int:
     """Returns the number of optimizer steps before a checkpoint."""
     return int(checkpoint.name.removeprefix("checkpoint-"))
 
@@ -42,27 +44,30 @@ def read_checkpoint(checkpoint: Path) -> tuple[dict[str, Tensor], dict[str, Any]
         for path in sorted(checkpoint.glob("*.safetensors")) or [checkpoint / "model.safetensors"]:
             weights |= load_file(path)
         path = checkpoint / STATE
+        with ZipFile(path) as archive:  # a memory map does not check the sums of its parts
+            if damaged := archive.testzip():
+                raise ValueError(f"its part {damaged} is damaged")
         # The processes of a machine share a memory map.
         return weights, torch.load(path, map_location="cpu", weights_only=True, mmap=True)
-    except (OSError, ValueError, RuntimeError, EOFError, SafetensorError, UnpicklingError) as error:
-        why = str(error).strip().partition("\n")[0].partition(". ")[0]
-        raise ValueError(f"{path.name} cannot be read: {why}") from error
+    except _DAMAGE as error:
+        reason = str(error).strip().partition("\n")[0].partition(". ")[0]
+        raise ValueError(f"{path.name} cannot be read: {reason}") from error
 
 
 def last_readable(folder: Path, say: Callable[[str, str], None]) -> Path | None:
     """Returns the last checkpoint that can be read, and renames damaged ones with a message."""
-    found = checkpoints(folder)
-    while found:
-        last = found.pop()
+    paths = checkpoints(folder)
+    while paths:
+        last = paths.pop()
         try:
             read_checkpoint(last)
             return last
         except ValueError as error:
-            goes_on = f"goes on from {found[-1].name}" if found else "begins anew"
+            goes_on = f"goes on from {paths[-1].name}" if paths else "begins anew"
             say(f"{last.name} cannot be used ({error}): the run {goes_on}", "yellow")
-        aside = last.with_name(f"damaged-{last.name}")
-        remove(aside)
-        last.rename(aside)
+        damaged = last.with_name(f"damaged-{last.name}")
+        remove(damaged)
+        last.rename(damaged)
     return None
 
 
@@ -70,10 +75,11 @@ def remove_superseded(
     folder: Path, settings: TrainingSettings, best_step: int | None, total: int
 ) -> None:
     """Removes all checkpoints but the latest of validations, the best and the last one."""
-    found = checkpoints(folder)
-    regular = [p for p in found if step_of(p) % settings.evaluate_every == 0 or step_of(p) == total]
-    for path in set(found) - {*found[-1:], *regular[-settings.keep_checkpoints :]}:
-        if step_of(path) != best_step:
+    paths = {checkpoint_step(path): path for path in checkpoints(folder)}
+    validated = [step for step in paths if step % settings.evaluate_every == 0 or step == total]
+    kept = {*list(paths)[-1:], *validated[-settings.keep_checkpoints :], best_step}
+    for step, path in paths.items():
+        if step not in kept:
             path.rename(partial_path(path))  # first, so that no checkpoint is incomplete
             remove(partial_path(path))
 
@@ -85,20 +91,20 @@ def write_model(
 
     `save_beside` saves the tokenizer, or the like, into the folder of the model.
     """
-    found = checkpoints(folder)
+    paths = checkpoints(folder)
     number = settings.keep_checkpoints if settings.final_model == "average" else 1
-    chosen = found[-number:]
-    state = torch.load(found[-1] / STATE, map_location="cpu", weights_only=True, mmap=True)
+    chosen = paths[-number:]
+    state = torch.load(paths[-1] / STATE, map_location="cpu", weights_only=True, mmap=True)
     best_step = json.loads(state["progress"])["best_step"]
     if settings.final_model == "best" and best_step is not None:
         chosen = [folder / f"checkpoint-{best_step}"]
     model = kind.from_pretrained(chosen[-1])
     weights = model.state_dict()
-    total = {name: x.double() for name, x in weights.items() if x.is_floating_point()}
+    sums = {name: x.double() for name, x in weights.items() if x.is_floating_point()}
     for path in chosen[:-1]:
         other = kind.from_pretrained(path).state_dict()
-        total = {name: x + other[name].double() for name, x in total.items()}
-    model.load_state_dict(weights | {name: x / len(chosen) for name, x in total.items()})
+        sums = {name: x + other[name].double() for name, x in sums.items()}
+    model.load_state_dict(weights | {name: x / len(chosen) for name, x in sums.items()})
     with written_whole(folder / "model") as partial:
         model.save_pretrained(partial)
         save_beside(partial)
@@ -107,9 +113,9 @@ def write_model(
 def random_states() -> dict[str, Any]:
     """The states of all random generators of this process, in types that load without pickle."""
     cuda = torch.cuda.get_rng_state() if torch.cuda.is_available() else None
-    name, keys, *others = np.random.get_state()  # noqa: NPY002 - data may draw from it
-    of_python, of_numpy = random.getstate(), [name, np.asarray(keys).tolist(), *others]
-    return {"torch": torch.get_rng_state(), "cuda": cuda, "python": of_python, "numpy": of_numpy}
+    name, keys, *rest = np.random.get_state()  # noqa: NPY002 - data may draw from it
+    python, numpy = random.getstate(), [name, np.asarray(keys).tolist(), *rest]
+    return {"torch": torch.get_rng_state(), "cuda": cuda, "python": python, "numpy": numpy}
 
 
 def set_random_states(states: dict[str, Any]) -> None:

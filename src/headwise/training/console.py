@@ -36,19 +36,19 @@ def bars(console: Console, *, transient: bool = False) -> Progress:
 def last_progress(folder: Path) -> dict[str, Any] | None:
     """Returns the progress of the training in a folder: `step`, `total` and its losses, or None."""
     with suppress(OSError, ValueError):  # there is no file yet
-        found: dict[str, Any] = json.loads((folder / _PROGRESS).read_text(encoding="utf-8"))
-        return found
+        progress: dict[str, Any] = json.loads((folder / _PROGRESS).read_text(encoding="utf-8"))
+        return progress
     return None
 
 
-def figures_of(progress: Mapping[str, Any]) -> str:
+def format_losses(progress: Mapping[str, Any]) -> str:
     """Returns the losses as text for a bar.
 
-    >>> figures_of({"loss": 2.214, "eval_loss": 2.5})
+    >>> format_losses({"loss": 2.214, "eval_loss": 2.5})
     'loss 2.21 valid 2.50'
     """
-    texts = {"loss": "loss {:.2f}", "eval_loss": "valid {:.2f}"}
-    return " ".join(text.format(progress[key]) for key, text in texts.items() if key in progress)
+    labels = {"loss": "loss", "eval_loss": "valid"}
+    return " ".join(f"{labels[key]} {progress[key]:.2f}" for key in labels if key in progress)
 
 
 def say_begin(console: Console, text: str) -> None:
@@ -95,15 +95,15 @@ class Watch:
             self._task = self._bars.add_task(self._label, total=total, completed=step, figures="")
             yield
 
-    def show(self, **known: float) -> None:
+    def show(self, **figures: float) -> None:
         """Shows new values of `step`, `loss` or `eval_loss`."""
         now, progress = time.monotonic(), self._progress
-        progress |= known
-        figures = figures_of(progress)
-        self._bars.update(self._task, completed=progress["step"], figures=figures)
-        if "eval_loss" in known and not self._console.is_terminal:
-            self.say(f"step {progress['step']}/{progress['total']} {figures}")
-        if self._folder is not None and (now - self._written > 1 or "eval_loss" in known):
+        progress |= figures
+        losses = format_losses(progress)
+        self._bars.update(self._task, completed=progress["step"], figures=losses)
+        if "eval_loss" in figures and not self._console.is_terminal:
+            self.say(f"step {progress['step']}/{progress['total']} {losses}")
+        if self._folder is not None and (now - self._written > 1 or "eval_loss" in figures):
             self._written, partial = now, partial_path(self._folder / _PROGRESS)
             with suppress(OSError):  # a full disk loses nothing but this file
                 finite = {name: value for name, value in progress.items() if math.isfinite(value)}
@@ -120,12 +120,12 @@ class StopSignal:
 
     def __init__(self) -> None:
         self.came = False
-        self._before: dict[int, Any] = {}
+        self._handlers: dict[int, Any] = {}  # those before
 
     def __enter__(self) -> Self:
         for number in (signal.SIGINT, signal.SIGTERM):
             if signal.getsignal(number) is not signal.SIG_IGN:  # a shell ignores it for `... &`
-                self._before[number] = signal.signal(number, self._note)
+                self._handlers[number] = signal.signal(number, self._note)
         return self
 
     def _note(self, *_: Any) -> None:
@@ -133,9 +133,9 @@ class StopSignal:
         self.__exit__()
 
     def __exit__(self, *_: Any) -> None:
-        for number, handler in self._before.items():
+        for number, handler in self._handlers.items():
             signal.signal(number, handler)
-        self._before = {}
+        self._handlers = {}
 
 
 def silence_libraries() -> None:

@@ -65,13 +65,13 @@ class TrainingRules:
         self.model, self.total_steps, self.step = model, total_steps, 0
         self.steps_per_epoch, self.rules = steps_per_epoch, dict[str, Rule]()
         self._is_prepared = False
-        left = dict(settings or {})
+        remaining = dict(settings or {})
         for kind, systems in rules_in(model).items():
             name = rule_name(type(next(iter(systems.values()))))
-            chosen = rule_settings(name, kind, left.pop(name, {}))
+            chosen = rule_settings(name, kind, remaining.pop(name, {}))
             chosen.check(total_steps)
             self.rules[name] = kind(model, systems, chosen)
-        for name in left:
+        for name in remaining:
             known = ", ".join(self.rules) or "none has one"
             raise ValueError(
                 f"settings name {name!r}, expected some of the systems of the model with a rule of "
@@ -99,13 +99,13 @@ class TrainingRules:
             weight_decay: of matrices and embeddings, except those in `no_decay` of a system.
         """
         # A group has a parameter that two systems share only once.
-        own = [list(dict.fromkeys(rule.own_group())) for rule in self.rules.values()]
-        apart = [rule.without_optimizer() for rule in self.rules.values()]
-        placed = {p for parameters in own + apart for p in parameters}
-        others = [p for p in self.model.parameters() if p.requires_grad and p not in placed]
+        rule_groups = [list(dict.fromkeys(rule.own_group())) for rule in self.rules.values()]
+        without_group = [rule.without_optimizer() for rule in self.rules.values()]
+        rule_parameters = {p for parameters in rule_groups + without_group for p in parameters}
+        rest = [p for p in self.model.parameters() if p.requires_grad and p not in rule_parameters]
         decayed = set(decayed_parameters(self.model))
-        groups = [(weight_decay, [p for p in others if p in decayed])]
-        groups += [(0.0, [p for p in others if p not in decayed]), *((0.0, ps) for ps in own)]
+        groups = [(weight_decay, [p for p in rest if p in decayed])]
+        groups += [(0.0, [p for p in rest if p not in decayed]), *((0.0, ps) for ps in rule_groups)]
         return [{"params": ps, "weight_decay": decay, "lr": lr} for decay, ps in groups if ps]
 
     def attach(self, optimizer: Any) -> Any:
@@ -119,16 +119,16 @@ class TrainingRules:
             ValueError: parameters of a rule have no group of their own in the optimizer.
         """
         inner = getattr(optimizer, "optimizer", optimizer)  # accelerate's has no hooks of its own
-        self._groups_of_rules(inner)
-        for hook in getattr(inner, "_hooks_of_rules", ()):
+        self._rule_groups(inner)
+        for hook in getattr(inner, "_rule_hooks", ()):
             hook.remove()
-        before = inner.register_step_pre_hook(self._before_update)
-        inner._hooks_of_rules = before, inner.register_step_post_hook(self._after_update)
+        hooks = inner._rule_hooks = [inner.register_step_pre_hook(self._before_update)]
+        hooks.append(inner.register_step_post_hook(self._after_update))
         for rule in self.rules.values():
             for system in rule.systems.values():
                 system.training_rule = rule
-            for p in rule.own_group():
-                p.register_post_accumulate_grad_hook(partial(self._drop_frozen, rule))
+            drop = partial(self._drop_frozen, rule)
+            hooks += [p.register_post_accumulate_grad_hook(drop) for p in rule.own_group()]
             rule.start()
         return optimizer
 
@@ -138,20 +138,20 @@ class TrainingRules:
         if is_followed and self.step < self.total_steps and not rule.learning_rate(self.progress):
             parameter.grad = None
 
-    def _groups_of_rules(self, optimizer: Optimizer) -> list[tuple[Rule, dict[str, Any]]]:
+    def _rule_groups(self, optimizer: Optimizer) -> list[tuple[Rule, dict[str, Any]]]:
         """The groups whose rates rules set; raises `ValueError` if they are missing or mixed."""
-        found = []
+        rule_groups = []
         for rule in self.rules.values():
-            own = {id(p) for p in rule.own_group()}
-            groups = [g for g in optimizer.param_groups if own.intersection(map(id, g["params"]))]
-            if own != {id(p) for group in groups for p in group["params"] if p.requires_grad}:
-                names = ", ".join(name for name, p in self.model.named_parameters() if id(p) in own)
+            ids = {id(p) for p in rule.own_group()}
+            groups = [g for g in optimizer.param_groups if ids.intersection(map(id, g["params"]))]
+            if ids != {id(p) for group in groups for p in group["params"] if p.requires_grad}:
+                names = ", ".join(name for name, p in self.model.named_parameters() if id(p) in ids)
                 raise ValueError(
                     f"the optimizer has no group of {cut(names)} alone, which {type(rule).__name__}"
                     f" needs: expected one made of rules.parameter_groups(lr=...)"
                 )
-            found += [(rule, group) for group in groups]
-        return found
+            rule_groups += [(rule, group) for group in groups]
+        return rule_groups
 
     def before_step(self, loss: Callable[[], Tensor | Iterable[Tensor]]) -> None:
         """Lets rules take steps of their own; call it before any computation of a step.
@@ -164,8 +164,8 @@ class TrainingRules:
         """
 
         def losses() -> Iterable[Tensor]:
-            computed = loss()
-            return [computed] if isinstance(computed, Tensor) else computed
+            value = loss()
+            return [value] if isinstance(value, Tensor) else value
 
         for rule in self.rules.values():
             rule.before_step(self.progress, losses)
@@ -183,7 +183,7 @@ class TrainingRules:
 
     def _before_update(self, optimizer: Optimizer, args: Any, kwargs: Any) -> Any:
         self._check_step(optimizer)
-        for rule, group in self._groups_of_rules(optimizer):
+        for rule, group in self._rule_groups(optimizer):
             group["lr"] = rule.learning_rate(self.progress)  # instead of the rate of a schedule
         closure = kwargs.get("closure", args[1] if len(args) > 1 else None)
 
@@ -225,11 +225,11 @@ class TrainingRules:
 
 def rules_in(model: nn.Module) -> dict[type[Rule], dict[str, System]]:
     """The systems of a model, also inside other systems, by their rule and their path."""
-    found: dict[type[Rule], dict[str, System]] = {}
+    systems: dict[type[Rule], dict[str, System]] = {}
     for path, module in model.named_modules():
         if isinstance(module, System) and module.rule is not None:
-            found.setdefault(module.rule, {})[path] = module
-    return found
+            systems.setdefault(module.rule, {})[path] = module
+    return systems
 
 
 class RulesMixin:
@@ -252,13 +252,13 @@ class RulesMixin:
         return values
 
     def create_optimizer(self: Any, model: Any = None) -> Any:
-        total, each, settings = self._total_steps, self._steps_per_epoch, self.rule_settings
-        self.rules = TrainingRules(self.model, total, steps_per_epoch=each, settings=settings)
+        options = {"steps_per_epoch": self._steps_per_epoch, "settings": self.rule_settings}
+        self.rules = TrainingRules(self.model, self._total_steps, **options)
         if self.optimizer is None:
-            given = self.optimizer_cls_and_kwargs
-            kind, options = given or self.get_optimizer_cls_and_kwargs(self.args, self.model)
+            chosen = self.optimizer_cls_and_kwargs
+            kind, kwargs = chosen or self.get_optimizer_cls_and_kwargs(self.args, self.model)
             groups = self.rules.parameter_groups(self.args.learning_rate, self.args.weight_decay)
-            self.optimizer = kind(groups, **options)
+            self.optimizer = kind(groups, **kwargs)
         return self.optimizer
 
     def create_scheduler(self: Any, *args: Any, **kwargs: Any) -> Any:
@@ -266,12 +266,12 @@ class RulesMixin:
         return super().create_scheduler(*args, **kwargs)  # type: ignore[misc]
 
     def get_batch_samples(self: Any, *args: Any) -> Any:
-        self._coming = super().get_batch_samples(*args)  # type: ignore[misc]
-        return self._coming
+        self._next_samples = super().get_batch_samples(*args)  # type: ignore[misc]
+        return self._next_samples
 
     def training_step(self: Any, *args: Any, **kwargs: Any) -> Any:
-        if self._coming is not None:  # only by now a resumed run has its random state
-            (batches, items), self._coming = self._coming, None
+        if self._next_samples is not None:  # only by now a resumed run has its random state
+            (batches, items), self._next_samples = self._next_samples, None
             self.rules.step = self.state.global_step
             self.rules.before_step(lambda: self._losses(batches, items))
         return super().training_step(*args, **kwargs)  # type: ignore[misc]

@@ -112,7 +112,7 @@ class TrainingSettings(Settings):
 
     @field_validator("rules")
     @classmethod
-    def _of_all_rules(cls, given: dict[str, Any]) -> "dict[str, RuleSettings]":
+    def _complete_rules(cls, given: dict[str, Any]) -> "dict[str, RuleSettings]":
         """Those not given too: the recipe of a run has all values, whatever defaults become."""
         from headwise.heads.rules import rule_settings
         from headwise.models.plan import rules_by_name, system_class
@@ -159,9 +159,9 @@ class TrainingSettings(Settings):
         step, warmup = step + 1, self.warmup(total)
         if step < warmup:
             return step / warmup
-        left = max(0.0, (total - step + 1) / max(1, total - warmup + 1))
+        remaining = max(0.0, (total - step + 1) / max(1, total - warmup + 1))
         return {
             "inverse-sqrt": math.sqrt(max(warmup, 1) / step),
-            "linear": left,
-            "cosine": (1 - math.cos(math.pi * min(1.0, left))) / 2,
+            "linear": remaining,
+            "cosine": (1 - math.cos(math.pi * min(1.0, remaining))) / 2,
         }.get(self.schedule, 1.0)

@@ -96,16 +96,16 @@ class Trainer:
         self._settings, self._folder, self._accelerator = settings, folder, accelerator
         self._train, self._validation = train, validation
         self._is_main, self._world = accelerator.is_main_process, accelerator.num_processes
-        device, halves = accelerator.device.type, settings.precision == "bf16"
+        device, use_bf16 = accelerator.device.type, settings.precision == "bf16"
         if settings.precision == "auto" and device == "cuda":  # some emulate bf16, slowly
-            halves = torch.cuda.is_bf16_supported(including_emulation=False)
-        self._autocast = partial(torch.autocast, device, torch.bfloat16, enabled=halves)
-        shown = (console or Console(stderr=True)) if self._is_main else Console(quiet=True)
-        self._watch = Watch(label, shown, folder if self._is_main else None)
+            use_bf16 = torch.cuda.is_bf16_supported(including_emulation=False)
+        self._autocast = partial(torch.autocast, device, torch.bfloat16, enabled=use_bf16)
+        console = (console or Console(stderr=True)) if self._is_main else Console(quiet=True)
+        self._watch = Watch(label, console, folder if self._is_main else None)
         per_epoch = train.per_epoch and train.per_epoch / settings.gradient_accumulation
         # A recipe with a stream, which has no epochs, has `max_steps`.
-        planned = settings.max_steps or math.ceil((settings.epochs or 0) * (per_epoch or 0) - 1e-6)
-        self._now = Progress(total=0 if settings.train == "nothing" else planned)
+        total = settings.max_steps or math.ceil((settings.epochs or 0) * (per_epoch or 0) - 1e-6)
+        self._progress = Progress(total=0 if settings.train == "nothing" else total)
         self._loss_sum = torch.zeros((), device=accelerator.device)  # since the last record
         if settings.gradient_checkpointing:
             model.activation_checkpointing_enable()
@@ -115,15 +115,15 @@ class Trainer:
         if is_sharded:
             _apply_fsdp(model, accelerator.device)
         model.to(accelerator.device)
-        held, given = rules_in(model), settings.rules.items()  # a recipe has those of all
+        kinds, rules = rules_in(model), settings.rules.items()  # a recipe has those of all
         self._rules = TrainingRules(
             model,
-            planned,
+            total,
             steps_per_epoch=per_epoch or None,
-            settings={name: of_rule for name, of_rule in given if system_class(name).rule in held},
+            settings={name: rule for name, rule in rules if system_class(name).rule in kinds},
         )
         self._optimizer = self._make_optimizer()
-        if self._world > 1 and not is_sharded and self._now.total:
+        if self._world > 1 and not is_sharded and self._progress.total:
             accelerator.ddp_handler = accelerate.utils.DistributedDataParallelKwargs(
                 find_unused_parameters=self._rules.leaves_out_gradients,
                 broadcast_buffers=False,  # `_step` does so, for steps of rules too
@@ -151,35 +151,36 @@ class Trainer:
             ValueError: the last checkpoint is of another number of processes.
         """
         is_resumed = self._resume()
-        now = self._now
-        if not is_resumed or (now.step < now.total and not now.ended):
-            self._started = time.monotonic() - now.seconds
+        progress = self._progress
+        if not is_resumed or (progress.step < progress.total and not progress.ended):
+            self._started = time.monotonic() - progress.seconds
             # After resuming, since some optimizers call `step()` to load their state.
-            self._rules.step = now.step
+            self._rules.step = progress.step
             self._rules.attach(self._optimizer)
             names = {"wandb": {"name": self._folder.name}}
             self._accelerator.init_trackers("headwise", init_kwargs=names)
-            with self._watch.over(now.step, now.total), StopSignal() as stop:
+            with self._watch.over(progress.step, progress.total), StopSignal() as stop:
                 if not is_resumed:
                     accelerate.utils.set_seed(self._settings.seed, device_specific=True)
-                    if now.total:
-                        self._record(self._measured())
+                    if progress.total:
+                        self._record(self._figures())
                     else:
                         self._validate()
                         self._save()
                 with flush_denormal():
                     self._loop(stop)
         self._tell_why_it_ended()
-        return now
+        return progress
 
     def _loop(self, stop: StopSignal) -> None:
-        now, settings = self._now, self._settings
+        progress, settings = self._progress, self._settings
         batches = iter(self._train)
         self._model.train()
-        while now.step < now.total and not now.ended:
+        while progress.step < progress.total and not progress.ended:
             self._step(batches)
-            logs = now.step % settings.log_every == 0
-            validates = now.step % settings.evaluate_every == 0 or now.step == now.total
+            step, is_last = progress.step, progress.step == progress.total
+            logs = step % settings.log_every == 0
+            validates = step % settings.evaluate_every == 0 or is_last
             if logs:  # of the steps since the last time
                 loss = self._accelerator.reduce(self._loss_sum, "mean") / settings.log_every
                 self._loss_sum = torch.zeros_like(self._loss_sum)
@@ -193,34 +194,34 @@ class Trainer:
             if validates or is_stopped:
                 self._save()
             if is_stopped:
-                raise Interrupted(f"stopped at step {now.step}")
+                raise Interrupted(f"stopped at step {step}")
 
     def _step(self, batches: Iterator[Batch]) -> None:
         """Takes one step of the optimizer, on one batch or several."""
-        now, settings, device = self._now, self._settings, self._accelerator.device
+        progress, settings, device = self._progress, self._settings, self._accelerator.device
         group = [next(batches) for _ in range(settings.gradient_accumulation)]
         # Labels are counted on the CPU, so that the loop does not wait for the device.
-        of_group = sum(int((batch["labels"] != IGNORED_LABEL).sum()) for batch in group)
-        labels = self._sum(of_group).clamp(min=1)
+        count = sum(int((batch["labels"] != IGNORED_LABEL).sum()) for batch in group)
+        labels = self._sum(count).clamp(min=1)
         group = [on_device(batch, device) for batch in group]
         self._share_buffers()
         self._rules.before_step(lambda: (self._loss(self._unwrapped, b, labels) for b in group))
         for number, batch in enumerate(group, 1):
-            waits = number < len(group)
-            with self._accelerator.no_sync(self._model) if waits else nullcontext():
+            is_last = number == len(group)
+            with nullcontext() if is_last else self._accelerator.no_sync(self._model):
                 loss = self._loss(self._model, batch, labels)
                 loss.backward()
             self._loss_sum = self._loss_sum + loss.detach()
         if settings.clip_norm:
             nn.utils.clip_grad_norm_(self._unwrapped.parameters(), settings.clip_norm)
-        factor = now.lr_scale * settings.factor(now.step, now.total)
+        factor = progress.lr_scale * settings.factor(progress.step, progress.total)
         self._rate = settings.learning_rate * factor
-        for parameters in self._optimizer.param_groups:
-            parameters["lr"] = self._rate  # rules set their own afterwards
+        for parameter_group in self._optimizer.param_groups:
+            parameter_group["lr"] = self._rate  # rules set their own afterwards
         self._optimizer.step()
         self._optimizer.zero_grad()
-        now.step += 1
-        self._watch.show(step=now.step)
+        progress.step += 1
+        self._watch.show(step=progress.step)
 
     def _loss(self, model: Any, batch: Batch, labels: Tensor) -> Tensor:
         """The share of a batch in the loss of a step, which is the mean over processes."""
@@ -243,81 +244,80 @@ class Trainer:
 
     # Records and validations
 
-    def _record(self, found: dict[str, float]) -> None:
+    def _record(self, figures: dict[str, float]) -> None:
         """Adds figures to the row of this step."""
-        now = self._now
-        if not found:
+        progress = self._progress
+        if not figures:
             return
-        now.seconds = time.monotonic() - self._started
-        if not now.history or now.history[-1]["step"] != now.step:
-            now.history.append({"step": now.step})
-        now.history[-1] |= found
-        self._watch.show(**{name: found[name] for name in ("loss", "eval_loss") if name in found})
+        progress.seconds = time.monotonic() - self._started
+        if not progress.history or progress.history[-1]["step"] != progress.step:
+            progress.history.append({"step": progress.step})
+        progress.history[-1] |= figures
+        self._watch.show(**{n: figures[n] for n in ("loss", "eval_loss") if n in figures})
         # Loggers do not get figures of single units (`share encoder_self.2/5`), which are many.
-        self._accelerator.log({n: value for n, value in found.items() if "/" not in n}, now.step)
+        logged = {name: value for name, value in figures.items() if "/" not in name}
+        self._accelerator.log(logged, progress.step)
 
     def _validate(self) -> None:
-        now, settings = self._now, self._settings
+        progress, settings, plateau = self._progress, self._settings, self._settings.plateau
         self._share_buffers()
         loss = mean_loss(self._unwrapped, self._validation.epoch(), self._autocast())
-        self._record({"eval_loss": loss, **self._measured()})
+        self._record({"eval_loss": loss, **self._figures()})
         self._model.train()
-        now.evals_since_best += 1
-        if loss < now.best:
-            now.best, now.best_step, now.evals_since_best = loss, now.step, 0
-        elif (
-            settings.schedule == "plateau" and now.evals_since_best % settings.plateau.patience == 0
-        ):
-            now.lr_scale *= settings.plateau.factor
-        is_patient = settings.patience is None or now.evals_since_best < settings.patience
+        progress.evals_since_best += 1
+        if loss < progress.best:
+            progress.best, progress.best_step, progress.evals_since_best = loss, progress.step, 0
+        elif settings.schedule == "plateau" and progress.evals_since_best % plateau.patience == 0:
+            progress.lr_scale *= plateau.factor
+        is_patient = settings.patience is None or progress.evals_since_best < settings.patience
         # No later step makes weights finite again.
-        now.ended = not is_patient or not math.isfinite(loss)
+        progress.ended = not is_patient or not math.isfinite(loss)
 
-    def _measured(self) -> dict[str, float]:
+    def _figures(self) -> dict[str, float]:
         """Figures of the rules, and those that the main process measures."""
-        found = self._rules.record()
+        figures = self._rules.record()
         if self._measure is not None and self._is_main:
             with evaluation_mode(self._unwrapped), self._autocast():
-                found |= self._measure(self._unwrapped)
-        return found
+                figures |= self._measure(self._unwrapped)
+        return figures
 
     def _tell_why_it_ended(self) -> None:
-        now = self._now
-        *_, loss = (row["eval_loss"] for row in now.history if "eval_loss" in row)
-        where = f"at step {now.step:,} of {now.total:,}"
+        progress, say = self._progress, self._watch.say
+        *_, loss = (row["eval_loss"] for row in progress.history if "eval_loss" in row)
+        where = f"at step {progress.step:,} of {progress.total:,}"
         if not math.isfinite(loss):
-            self._watch.say(
+            say(
                 f"the training has diverged and ends {where}: its validation loss is {loss}; try a "
                 f"smaller training.learning_rate, a longer training.warmup_steps, or "
                 f"training.clip_norm=1"
             )
-        elif now.step < now.total:
-            self._watch.say(f"stopped early {where}: no better loss since step {now.best_step:,}")
+        elif progress.step < progress.total:
+            say(f"stopped early {where}: no better loss since step {progress.best_step:,}")
 
     # Checkpoints
 
     def _save(self) -> None:
-        now, of_optimizer = self._now, self._optimizer.state_dict()
-        now.seconds = time.monotonic() - self._started
-        weights = self._collected(self._unwrapped.state_dict())
-        states = {n: self._collected(state) for n, state in of_optimizer["state"].items()}
-        of_process = {"position": self._train.position, "loss_sum": self._loss_sum.cpu()}
-        processes = accelerate.utils.gather_object([of_process | random_states()])
+        progress, optimizer_state = self._progress, self._optimizer.state_dict()
+        progress.seconds = time.monotonic() - self._started
+        weights = self._gather(self._unwrapped.state_dict())
+        states = {n: self._gather(state) for n, state in optimizer_state["state"].items()}
+        process = {"position": self._train.position, "loss_sum": self._loss_sum.cpu()}
+        processes = accelerate.utils.gather_object([process | random_states()])
         if self._is_main:
-            with written_whole(self._folder / f"checkpoint-{now.step}") as partial:
+            with written_whole(self._folder / f"checkpoint-{progress.step}") as partial:
                 self._unwrapped.save_pretrained(partial, state_dict=weights)
-                state = {"optimizer": of_optimizer | {"state": states}, "processes": processes}
-                torch.save({**state, "progress": json.dumps(asdict(now))}, partial / STATE)
-            remove_superseded(self._folder, self._settings, now.best_step, now.total)
+                state = {"optimizer": optimizer_state | {"state": states}, "processes": processes}
+                torch.save({**state, "progress": json.dumps(asdict(progress))}, partial / STATE)
+            remove_superseded(self._folder, self._settings, progress.best_step, progress.total)
         self._accelerator.wait_for_everyone()
 
-    def _collected(self, state: dict[str, Any]) -> dict[str, Any]:
+    def _gather(self, state: dict[str, Any]) -> dict[str, Any]:
         """Whole tensors from the shards of all processes, on the CPU of the main process."""
-        found = dict(state)
+        gathered = dict(state)
         for name, x in state.items():
-            if (made := full_tensor(x)) is not x:
-                found[name] = made.cpu() if self._is_main else None
-        return found
+            if (whole := full_tensor(x)) is not x:
+                gathered[name] = whole.cpu() if self._is_main else None
+        return gathered
 
     def _resume(self) -> bool:
         """Loads the last checkpoint that can be read, if there is one."""
@@ -333,27 +333,27 @@ class Trainer:
                 f"many (torchrun --nproc-per-node {count} -m headwise train {self._folder}), "
                 f"or train in another folder"
             )
-        for name, same in self._unwrapped.all_tied_weights_keys.items():  # the file has one of them
-            weights.setdefault(name, weights[same])
-        held = self._unwrapped.state_dict()
-        self._unwrapped.load_state_dict({n: shard_like(held[n], x) for n, x in weights.items()})
-        learning = [p for group in self._optimizer.param_groups for p in group["params"]]
-        for number, of_parameter in state["optimizer"]["state"].items():
-            for name, x in of_parameter.items():
+        for name, tied in self._unwrapped.all_tied_weights_keys.items():  # the file has one of them
+            weights.setdefault(name, weights[tied])
+        current = self._unwrapped.state_dict()
+        self._unwrapped.load_state_dict({n: shard_like(current[n], x) for n, x in weights.items()})
+        parameters = [p for group in self._optimizer.param_groups for p in group["params"]]
+        for number, parameter_state in state["optimizer"]["state"].items():
+            for name, x in parameter_state.items():
                 x = x.to(device, copy=True)  # the file may be removed
-                is_like = x.shape == learning[number].shape
-                of_parameter[name] = shard_like(learning[number], x) if is_like else x
+                is_like = x.shape == parameters[number].shape
+                parameter_state[name] = shard_like(parameters[number], x) if is_like else x
         self._optimizer.load_state_dict(state["optimizer"])
-        of_process = state["processes"][self._accelerator.process_index]
-        set_random_states(of_process)
-        self._train.position = of_process["position"]
-        self._loss_sum = of_process["loss_sum"].to(device, copy=True)
-        self._now = now = Progress(**json.loads(state["progress"]))
-        if now.best_step and not (self._folder / f"checkpoint-{now.best_step}").is_dir():
+        process = state["processes"][self._accelerator.process_index]
+        set_random_states(process)
+        self._train.position = process["position"]
+        self._loss_sum = process["loss_sum"].to(device, copy=True)
+        self._progress = progress = Progress(**json.loads(state["progress"]))
+        if progress.best_step and not (self._folder / f"checkpoint-{progress.best_step}").is_dir():
             # It went when a better one was written, which cannot be read.
-            now.best, now.best_step = math.inf, None
+            progress.best, progress.best_step = math.inf, None
         if self._is_main:  # a killed process may not have done so
-            remove_superseded(self._folder, self._settings, now.best_step, now.total)
+            remove_superseded(self._folder, self._settings, progress.best_step, progress.total)
         return True
 
 
