@@ -16,17 +16,19 @@ from support.recipes import places, resolved, shipped
 from support.tiny_tasks import run
 
 import headwise as hw
+from headwise.recipes.recipe import TASKS, task_class
+from headwise.settings import Settings
 
 pytestmark = pytest.mark.quick
 
 # Those that start from a run are checked with that run.
-SHIPPED = {name: of for name, of in shipped().items() if "pretrained" not in str(of)}
+SHIPPED = {name: keys for name, keys in shipped().items() if "pretrained" not in str(keys)}
 DEMO = "interface-strings"
 
 
 def assert_names(message: str, must_name: Collection[str]) -> None:
     """The message has these words and numbers, and is no longer than a screen."""
-    words = [rf"(?<!\w){re.escape(each)}(?!\w)" for each in must_name]
+    words = [rf"(?<!\w){re.escape(name)}(?!\w)" for name in must_name]
     assert all(re.search(word, message) for word in words), (must_name, message)
     assert len(message) < 4_000
 
@@ -202,7 +204,22 @@ def test_a_value_of_a_wrong_type_is_told_by_its_key(tmp_path_factory, given_reci
     assert_names(done.stderr, {"spoilt.yaml"})
     assert path[-1] in done.stderr and "Traceback" not in done.stderr
     assert not done.stdout
-    assert [each.name for each in folder.iterdir()] == ["spoilt.yaml"]
+    assert [path.name for path in folder.iterdir()] == ["spoilt.yaml"]
+
+
+def test_no_settings_hide_a_check_of_their_base():
+    """pydantic calls one validator of a name: the subclass's in place of its base's."""
+
+    def checks(kind: type[Settings]) -> set[str]:
+        decorators = kind.__pydantic_decorators__
+        return {*decorators.model_validators, *decorators.field_validators}
+
+    kinds = [task_class(name).recipe_class for name in TASKS]
+    kinds += [kind.model_fields["data"].annotation for kind in kinds]
+    for kind in kinds:
+        for base in kind.__mro__[1:]:
+            if issubclass(base, Settings):
+                assert not checks(base) & vars(kind).keys(), (kind, base)
 
 
 # --- command lines ------------------------------------------------------------------------------
@@ -239,10 +256,10 @@ class OwnExperts(hw.MAE):
 
 
 def test_settings_of_a_rule_are_under_the_name_of_the_system_that_declares_it():
-    own = f"{OwnExperts.__module__}:{OwnExperts.__qualname__}"
+    own_system = f"{OwnExperts.__module__}:{OwnExperts.__qualname__}"
 
     def rules(name):
         return hw.TrainingRules(OwnExperts(8, 2), total_steps=12, settings={name: {"period": 3}})
 
     assert [rule.settings.period for rule in rules("mae").rules.values()] == [3]
-    assert_names(told(rules, own), {"mae", own})
+    assert_names(told(rules, own_system), {"mae", own_system})

@@ -8,7 +8,7 @@ from support.data_files import WORDS, sentence, text_file
 from transformers import AutoTokenizer
 
 from headwise.data.load import DataError
-from headwise.data.tokenizers import TokenizerSettings, learned
+from headwise.data.tokenizers import TokenizerSettings, learn_tokenizer
 from headwise.models.config import MaskedLMConfig
 from headwise.models.text import MaskedLM
 from headwise.recipes.recipe import RecipeError, load_recipe, task_class
@@ -20,14 +20,14 @@ WORDY = {"type": "word", "min_frequency": 1}
 
 
 def prepared(folder, data, *, task="classification", **recipe):
-    given = {"task": task, "data": data, "model": SIZES, "training": {"max_steps": 1}, **recipe}
-    (folder / "recipe.yaml").write_text(json.dumps(given))
+    keys = {"task": task, "data": data, "model": SIZES, "training": {"max_steps": 1}, **recipe}
+    (folder / "recipe.yaml").write_text(json.dumps(keys))
     settings = load_recipe(str(folder / "recipe.yaml")).system(None)
     return task_class(task)(settings)
 
 
 def table(folder, rows, names=("text", "label")):
-    return str(text_file(folder / "rows.tsv", ["\t".join(each) for each in (names, *rows)]))
+    return str(text_file(folder / "rows.tsv", ["\t".join(row) for row in (names, *rows)]))
 
 
 LABELLED = [(sentence(key), ("10", "9", "b")[key % 3]) for key in range(60)]
@@ -68,8 +68,8 @@ def test_a_wrong_label_is_told_with_file_and_text(wrong, tmp_path):
     rows = [(text, str(number)) for number, (text, _) in enumerate(LABELLED)]
     numbers = {"classes": [number for _, number in rows]}
     rows[7] = ("the one that is wrong", wrong)
-    more = numbers if wrong == "no class" else {"regression": True}
-    data = {"files": {"train": table(tmp_path, rows)}, **more}
+    kind = numbers if wrong == "no class" else {"regression": True}
+    data = {"files": {"train": table(tmp_path, rows)}, **kind}
     with pytest.raises(DataError, match=f"rows.tsv: .*the one that is wrong.* '{wrong}', expected"):
         prepared(tmp_path, data)
 
@@ -94,7 +94,7 @@ def test_settings_that_do_not_go_together_are_errors(data, message, tmp_path):
 
 def test_sizes_vocabulary_and_weights_come_from_a_pretrained_encoder(tmp_path):
     run = tmp_path / "run" / "model"
-    tokenizer = learned(list(WORDS), TokenizerSettings(vocab_size=300), "masked")
+    tokenizer = learn_tokenizer(list(WORDS), TokenizerSettings(vocab_size=300), "masked")
     tokenizer.save_pretrained(run)
     sizes = {**SIZES, "positions": "learned", "max_positions": 32, "ffn_activation": "gelu"}
     config = MaskedLMConfig(**sizes, vocab_size=len(tokenizer), attention="standard")
@@ -102,10 +102,10 @@ def test_sizes_vocabulary_and_weights_come_from_a_pretrained_encoder(tmp_path):
     data = {"files": {"train": table(tmp_path, LABELLED)}, "max_length": 32}
     model = {"pretrained": str(run.parent), "pooling": "first", "dropout": 0.3}
     task = prepared(tmp_path, data, model=model)
-    made = task.build_model(task.recipe)
+    classifier = task.build_model(task.recipe)
     weights = MaskedLM.from_pretrained(run).encoder.state_dict()
-    assert all(torch.equal(x, weights[name]) for name, x in made.encoder.state_dict().items())
-    assert (made.config.pooling, made.config.dropout) == ("first", 0.3)
+    assert all(torch.equal(x, weights[name]) for name, x in classifier.encoder.state_dict().items())
+    assert (classifier.config.pooling, classifier.config.dropout) == ("first", 0.3)
     other = prepared(tmp_path, data, model={**model, "attention": "mae"})
     assert other.build_model(other.recipe).config.attention == "mae"
     assert task.tokenizer("one two")["input_ids"] == tokenizer("one two")["input_ids"]
@@ -120,10 +120,10 @@ def test_sizes_vocabulary_and_weights_come_from_a_pretrained_encoder(tmp_path):
 
 def test_word_content_ranks_and_matches_words_with_their_case():
     """But the first of a sentence is as one inside."""
-    often = [f"then some went away {key}" for key in range(9)]  # the four most frequent words
+    frequent = [f"then some went away {key}" for key in range(9)]  # the four most frequent words
     texts = ["Cats sit", "a cats", "The Cats sit", "The Dogs sit", "Dogs"]
     texts += ["cats or dogs", "dogs dogs"]
-    classes = word_content([*often, *texts], 2)
+    classes = word_content([*frequent, *texts], 2)
     assert classes == {"dogs": ["Dogs"], "cats": ["Cats sit", "a cats"]}
     with pytest.raises(DataError, match="num_words"):
         word_content(texts)

@@ -56,26 +56,26 @@ class World:
         command = ("train", self.recipe, "--system", system, "--output", self.folder / system)
         learns = LEARNS if system == "standard" else {}
         changes = (("--set", f"training.{key}={value}") for key, value in learns.items())
-        done = run(*command, *chain.from_iterable(changes))
-        assert done.exit_code == 0, done.output
+        result = run(*command, *chain.from_iterable(changes))
+        assert result.exit_code == 0, result.output
         return read_json((self.folder / system / "result.json").read_text(encoding="utf-8"))
 
     def _write_parts(self) -> dict[str, Any]:
         """Writes a file, or two, for each part, if the task reads texts from files."""
-        places: dict[str, Any] = {}
+        files: dict[str, Any] = {}
         for part, texts in self.texts.items():
             if self.task == "translation":
                 sides = zip(("source", "target"), zip(*texts, strict=True), strict=True)
-                places[part] = {
-                    side: write_lines(self.folder / f"{part}.{side}", list(of))
-                    for side, of in sides
+                files[part] = {
+                    side: write_lines(self.folder / f"{part}.{side}", list(column))
+                    for side, column in sides
                 }
             elif self.task == "classification":
                 rows = ["text\tlabel", *map("\t".join, texts)]
-                places[part] = write_lines(self.folder / f"{part}.tsv", rows)
+                files[part] = write_lines(self.folder / f"{part}.tsv", rows)
             elif self.task.endswith("language-modelling"):
-                places[part] = write_lines(self.folder / f"{part}.txt", texts)
-        return places
+                files[part] = write_lines(self.folder / f"{part}.txt", texts)
+        return files
 
     @property
     def keys(self) -> dict[str, Any]:
@@ -107,8 +107,8 @@ class World:
         return model.eval(), transformers.AutoTokenizer.from_pretrained(folder)
 
     def predict(self, system: str, texts: list[str]) -> list[str]:
-        given = [part for text in texts for part in ("--text", text)]
-        return answer("predict", self.folder / system, *given)["predictions"]
+        options = [part for text in texts for part in ("--text", text)]
+        return answer("predict", self.folder / system, *options)["predictions"]
 
 
 @pytest.fixture(scope="module", params=tiny_tasks.RECIPES)
@@ -121,23 +121,23 @@ def only(*tasks: str) -> Callable:
     return pytest.mark.parametrize("world", tasks, indirect=True, scope="module")
 
 
-def assert_scores(found: list[dict], expected: list[dict]) -> None:
+def assert_scores(scores: list[dict], expected: list[dict]) -> None:
     """The same names, values and ends of intervals."""
-    for ours, theirs in zip(found, expected, strict=True):
-        assert ours["name"] == theirs["name"]
+    for score, other in zip(scores, expected, strict=True):
+        assert score["name"] == other["name"]
         for key in ("value", "low", "high"):
-            assert ours[key] == pytest.approx(theirs[key], rel=1e-6)
+            assert score[key] == pytest.approx(other[key], rel=1e-6)
 
 
 # --- training -----------------------------------------------------------------------------------
 
 
 def test_the_loss_of_40_steps_falls(world):
-    found = run_folders.result(world.folder / "standard")
-    losses = [record["loss"] for record in found["history"] if "loss" in record]
-    assert len(losses) == found["steps"] == 40
+    result = run_folders.result(world.folder / "standard")
+    losses = [record["loss"] for record in result["history"] if "loss" in record]
+    assert len(losses) == result["steps"] == 40
     assert np.mean(losses[-10:]) < 0.95 * np.mean(losses[:3])
-    assert [each["step"] for each in found["history"] if "eval_loss" in each] == [20, 40]
+    assert [record["step"] for record in result["history"] if "eval_loss" in record] == [20, 40]
 
 
 @only("translation", "language-modelling", "classification", "probing")
@@ -145,16 +145,16 @@ def test_the_validation_loss_is_that_of_a_plain_loop(world):
     """No label smoothing, no auxiliary loss, every label once; a decoder reads what was before."""
     for system in SYSTEMS:
         losses = torch.cat(list(plain_losses(world, system, "validation")))
-        told = world.trained[system]["validation_loss"]
-        assert told == pytest.approx(losses.mean().item(), rel=1e-4)
+        loss = world.trained[system]["validation_loss"]
+        assert loss == pytest.approx(losses.mean().item(), rel=1e-4)
 
 
 def plain_losses(world: World, system: str, part: str) -> Iterator[torch.Tensor]:
     """The nats of each label of a part, text by text."""
     model, tokenizer = world.open(system)
-    for given, labels in plain_inputs(world, model, tokenizer, part):
+    for inputs, labels in plain_inputs(world, model, tokenizer, part):
         with torch.no_grad():
-            logits = model(**given).logits.flatten(0, -2)
+            logits = model(**inputs).logits.flatten(0, -2)
         yield functional.cross_entropy(logits, labels, reduction="none").double()
 
 
@@ -167,14 +167,14 @@ def plain_inputs(world: World, model: Any, tokenizer: Any, part: str) -> Iterato
             yield {"input_ids": block[None, :-1]}, block[1:]
         return
     for text, other in world.texts[part]:
-        given = dict(tokenizer(text, return_tensors="pt"))
+        inputs = dict(tokenizer(text, return_tensors="pt"))
         if world.task == "translation":
             (labels,) = tokenizer(text_target=other, return_tensors="pt").input_ids
             start = torch.tensor([model.config.decoder_start_token_id])
-            given["decoder_input_ids"] = torch.cat([start, labels[:-1]])[None]
+            inputs["decoder_input_ids"] = torch.cat([start, labels[:-1]])[None]
         else:
             labels = torch.tensor([model.config.label2id[other]])
-        yield given, labels
+        yield inputs, labels
 
 
 def as_one_text(world: World, part: str) -> str:
@@ -189,8 +189,8 @@ def test_evaluation_gives_the_scores_of_the_run_again(world):
         found = answer("evaluate", world.folder / system)
         assert_scores(found["scores"], world.trained[system]["scores"])
         assert found["split"] == "test"
-        kept = run_folders.rows(world.folder / system)
-        assert found["items"] == len(kept)
+        rows = run_folders.rows(world.folder / system)
+        assert found["items"] == len(rows)
         if world.task in ("translation", "classification", "probing"):
             assert found["items"] == len(world.texts["test"])
     other = answer("evaluate", world.folder / "standard", "--split", "validation")
@@ -202,10 +202,10 @@ def test_evaluation_gives_the_scores_of_the_run_again(world):
 def test_scores_of_translations_are_those_of_sacrebleu(world):
     sources, references = map(list, zip(*world.texts["test"], strict=True))
     for system in SYSTEMS:
-        made = world.predict(system, sources)
+        outputs = world.predict(system, sources)
         bleu, chrf = world.trained[system]["scores"]
-        assert bleu["value"] == pytest.approx(sacrebleu.corpus_bleu(made, [references]).score)
-        assert chrf["value"] == pytest.approx(sacrebleu.corpus_chrf(made, [references]).score)
+        assert bleu["value"] == pytest.approx(sacrebleu.corpus_bleu(outputs, [references]).score)
+        assert chrf["value"] == pytest.approx(sacrebleu.corpus_chrf(outputs, [references]).score)
     assert bleu["value"] != world.trained["standard"]["scores"][0]["value"] > 0
 
 
@@ -226,9 +226,9 @@ def test_perplexity_is_that_of_a_plain_loop(world):
 def test_accuracy_is_that_of_scikit_learn(world):
     texts, labels = map(list, zip(*world.texts["test"], strict=True))
     for system in SYSTEMS:
-        found = [line.split("\t")[0] for line in world.predict(system, texts)]
+        predicted = [line.split("\t")[0] for line in world.predict(system, texts)]
         (score,) = world.trained[system]["scores"]
-        assert score["value"] == pytest.approx(100 * accuracy_score(labels, found))
+        assert score["value"] == pytest.approx(100 * accuracy_score(labels, predicted))
 
 
 @only("masked-language-modelling", "images", "speech-enhancement")
@@ -257,11 +257,11 @@ def test_translations_are_those_of_generate(world):
     texts = [text for text, _ in world.texts["test"][:4]]
     for system in SYSTEMS:
         model, tokenizer = world.open(system)
-        for text, found in zip(texts, world.predict(system, texts), strict=True):
-            given = tokenizer(text, return_tensors="pt")
-            longest = given.input_ids.size(1) + 3  # max_length_extra of the recipe
-            (ids,) = model.generate(**given, num_beams=2, max_length=longest + 1)
-            assert found == tokenizer.decode(ids, skip_special_tokens=True).strip()
+        for text, translation in zip(texts, world.predict(system, texts), strict=True):
+            inputs = tokenizer(text, return_tensors="pt")
+            longest = inputs.input_ids.size(1) + 3  # max_length_extra of the recipe
+            (ids,) = model.generate(**inputs, num_beams=2, max_length=longest + 1)
+            assert translation == tokenizer.decode(ids, skip_special_tokens=True).strip()
 
 
 @only("language-modelling")
@@ -269,9 +269,9 @@ def test_continuations_are_those_of_the_pipeline(world):
     for system in SYSTEMS:
         write = transformers.pipeline("text-generation", model=str(world.folder / system / "model"))
         (found,) = world.predict(system, [TEXT])
-        (made,) = write(TEXT)
-        assert made["generated_text"].startswith(TEXT)
-        assert found == made["generated_text"].removesuffix("\n")
+        (expected,) = write(TEXT)
+        assert expected["generated_text"].startswith(TEXT)
+        assert found == expected["generated_text"].removesuffix("\n")
 
 
 @only("masked-language-modelling")
@@ -289,11 +289,11 @@ def test_classes_and_probabilities_are_those_of_the_pipeline(world):
     for system in SYSTEMS:
         model = str(world.folder / system / "model")
         classify = transformers.pipeline("text-classification", model=model)
-        for text, found in zip(texts, world.predict(system, texts), strict=True):
-            (made,) = classify(text)
-            label, probability = found.split("\t")
-            assert label == made["label"]
-            assert float(probability) == pytest.approx(made["score"], abs=1e-4)
+        for text, line in zip(texts, world.predict(system, texts), strict=True):
+            (expected,) = classify(text)
+            label, probability = line.split("\t")
+            assert label == expected["label"]
+            assert float(probability) == pytest.approx(expected["score"], abs=1e-4)
 
 
 # --- looking inside -----------------------------------------------------------------------------

@@ -94,8 +94,8 @@ def test_bits_per_dimension_are_those_of_a_plain_loop(pairs, attention):
         for before, color in zip(logits, ids[0, 1:].tolist(), strict=False):
             bits, pixels = bits - float(before[color]) / math.log(2), pixels + 1
     assert pixels == 32 * len(items)
-    (found,) = task.evaluate(model, "test", task.recipe.evaluation).scores
-    assert found.value == pytest.approx(bits / pixels, rel=1e-4) and found.lower_is_better
+    (score,) = task.evaluate(model, "test", task.recipe.evaluation).scores
+    assert score.value == pytest.approx(bits / pixels, rel=1e-4) and score.lower_is_better
 
 
 @pytest.mark.parametrize("ahead", [False, True])
@@ -103,13 +103,13 @@ def test_the_specialisation_is_its_equation(ahead):
     weights = torch.rand(2, 3, 4, 5, dtype=torch.double)
     rows = [
         ((place + ahead) % 4 >= 2, c)
-        for own in weights
-        for place, c in enumerate(own.flatten(0, 1))
+        for image in weights
+        for place, c in enumerate(image.flatten(0, 1))
     ]
     rows = [row for place, row in enumerate(rows) if not ahead or place % 12 < 11]
     mean = sum(c for _, c in rows) / len(rows)
-    sides = [[c for side, c in rows if side == which] for which in (False, True)]
-    between = sum(len(own) * ((sum(own) / len(own) - mean) ** 2).sum() for own in sides)
+    sides = [[c for is_right, c in rows if is_right == right] for right in (False, True)]
+    between = sum(len(cs) * ((sum(cs) / len(cs) - mean) ** 2).sum() for cs in sides)
     expected = between / sum(((c - mean) ** 2).sum() for _, c in rows)
     assert specialisation(weights, predicted=ahead) == pytest.approx(float(expected))
     assert specialisation(torch.full((2, 3, 4, 5), 0.2)) == 0
@@ -119,9 +119,9 @@ def test_figure_2_is_measured_where_pixels_are_read(pairs, monkeypatch):
     """Weights made by hand: mechanism 0 has the left pixels, which stand behind `<bos>`."""
     task, model = pairs({"system": "tim", "layers": "all"})
     is_left = torch.cat([torch.tensor([0.5]), (torch.arange(32) % 8 < 4).float()])
-    made = torch.stack([is_left, 1 - is_left], -1)
+    weights = torch.stack([is_left, 1 - is_left], -1)
     monkeypatch.setattr(
-        model.decoder.layers[0].system, "_compete", lambda h: made.expand(len(h), -1, -1)
+        model.decoder.layers[0].system, "_compete", lambda h: weights.expand(len(h), -1, -1)
     )
     measured = task.monitor(model)
     assert measured["specialisation"] == measured["specialisation, layer 0"] == pytest.approx(1)
@@ -143,7 +143,7 @@ def test_draws_depend_on_the_seed_alone_and_are_colours(pairs, tmp_path):
     assert drawn.shape == (5, 4, 8, 3) and np.isin(drawn, task.palette.colors).all()
     task.save(tmp_path)
     torch.nn.init.constant_(model.lm_head.weight, float("nan"))  # of a model that diverged
-    asked = PredictRequest(number=3, output=tmp_path / "drawn.png")
-    (line,) = Images.predict(tmp_path, task.recipe, model, asked)
-    assert line == f"written: {asked.output}"
-    assert Image.open(asked.output).format == "PNG"
+    request = PredictRequest(number=3, output=tmp_path / "drawn.png")
+    (line,) = Images.predict(tmp_path, task.recipe, model, request)
+    assert line == f"written: {request.output}"
+    assert Image.open(request.output).format == "PNG"

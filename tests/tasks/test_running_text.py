@@ -23,25 +23,25 @@ TASKS = {LanguageModelling: LanguageRecipe, MaskedLanguageModelling: MaskedRecip
 def make(tmp_path):
     """Returns a task on lines, and a model of random weights that are large."""
 
-    def made(kind=LanguageModelling, test=LINES, plan="standard", block_length=8, **recipe):
+    def make_task(kind=LanguageModelling, test=LINES, plan="standard", block_length=8, **recipe):
         for part, lines in {"train": LINES, "test": test}.items():
             (tmp_path / f"{part}.txt").write_text("".join(f"{line}\n" for line in lines))
         files = {part: str(tmp_path / f"{part}.txt") for part in ("train", "test")}
         files["validation"] = files["train"]
-        given = {
+        keys = {
             "task": kind.name,
             "data": {"files": files, "block_length": block_length},
             "tokenizer": {"type": "word", "min_frequency": 1},
             "model": {**SIZES, "attention": plan},
             "training": {"max_steps": 1},
         }
-        task = kind(TASKS[kind](**{**given, **recipe}))
+        task = kind(TASKS[kind](**{**keys, **recipe}))
         model = task.build_model(task.recipe).eval()
         for weight in model.parameters():
             torch.nn.init.normal_(weight, std=0.3)
         return task, model
 
-    return made
+    return make_task
 
 
 # --- language modelling -------------------------------------------------------------------------
@@ -97,8 +97,8 @@ def test_texts_depend_on_the_seed_and_do_not_disturb_other_draws(make):
     model.lm_head.weight.data.zero_()  # all tokens are as probable whatever comes before
 
     def write(prompts, **settings):
-        drawn = task.recipe.evaluation.model_copy(update=settings)
-        recipe = task.recipe.model_copy(update={"evaluation": drawn})
+        evaluation = task.recipe.evaluation.model_copy(update=settings)
+        recipe = task.recipe.model_copy(update={"evaluation": evaluation})
         return [generate_text(model, task.tokenizer, prompt, recipe) for prompt in prompts]
 
     before = torch.get_rng_state()
@@ -115,9 +115,9 @@ def test_each_text_of_a_prompt_has_a_seed_of_its_own(make, tmp_path):
     task, model = make(block_length=16, evaluation={"max_new_tokens": 5})
     task.save(tmp_path / "model")
 
-    def predict(*texts, **wish):
-        wish = PredictRequest(texts=texts, **wish)
-        return list(LanguageModelling.predict(tmp_path / "model", task.recipe, model, wish))
+    def predict(*texts, **options):
+        request = PredictRequest(texts=texts, **options)
+        return list(LanguageModelling.predict(tmp_path / "model", task.recipe, model, request))
 
     texts = predict("the", "the\nopen", number=2)
     assert texts[:2] == predict("the", "the\nopen") and texts[2:] != texts[:2]
@@ -150,8 +150,9 @@ def test_sequences_without_a_word_to_hide_are_left_out(make):
 
 def test_items_are_told_by_their_masks_and_blocks(make):
     changes = ({}, {"masking": {"seed": 2}}, {"block_length": 9}, {})
-    digests = [make(MaskedLanguageModelling, **each)[0].content_hash("test") for each in changes]
-    assert digests[0] == digests[3] and len(set(digests)) == 3
+    tasks = [make(MaskedLanguageModelling, **change)[0] for change in changes]
+    hashes = [task.content_hash("test") for task in tasks]
+    assert hashes[0] == hashes[3] and len(set(hashes)) == 3
 
 
 def test_masks_are_filled_and_other_special_tokens_are_text(make, tmp_path):
@@ -160,8 +161,8 @@ def test_masks_are_filled_and_other_special_tokens_are_text(make, tmp_path):
     task.save(tmp_path / "model")
 
     def predict(*texts):
-        wish = PredictRequest(texts=texts)
-        return list(MaskedLanguageModelling.predict(tmp_path / "model", task.recipe, model, wish))
+        folder, request = tmp_path / "model", PredictRequest(texts=texts)
+        return list(MaskedLanguageModelling.predict(folder, task.recipe, model, request))
 
     texts = ["the <mask> of <eos>", "<mask>", "open <mask> <pad> and <mask>"]
     found = predict(*texts)

@@ -24,23 +24,23 @@ def walk(task: str, rows=None, **recipe) -> Road:
     return road(task, "files", in_each_part(rows), model=MODEL, **recipe)
 
 
-def network(own: Road) -> torch.nn.Module:
+def network(corpus: Road) -> torch.nn.Module:
     """A model with random weights that are large enough for predictions to differ."""
     torch.manual_seed(1)
-    model = own.model().eval()
+    model = corpus.model().eval()
     for weight in model.parameters():
         torch.nn.init.normal_(weight, std=0.3)
     return model
 
 
-def evaluated(own: Road, model: torch.nn.Module) -> dict[str, Score]:
-    found = own.task.evaluate(model, "test", own.recipe.evaluation).scores
-    for score in found:
-        again = Score.of(score.name, score.rows, score.statistic)
+def evaluated(corpus: Road, model: torch.nn.Module) -> dict[str, Score]:
+    scores = corpus.task.evaluate(model, "test", corpus.recipe.evaluation).scores
+    for score in scores:
+        again = Score.from_rows(score.name, score.rows, score.statistic)
         assert score.value == pytest.approx(again.value)
         assert score.interval == pytest.approx(again.interval)
         assert score.low is None or score.low <= score.value <= score.high
-    return {score.name: score for score in found}
+    return {score.name: score for score in scores}
 
 
 # --- translations -----------------------------------------------------------------------------
@@ -53,31 +53,31 @@ REFERENCES = [
 ]
 DRAW = np.random.default_rng(0)
 DAMAGED = [" ".join(w for w in text.split() if DRAW.random() > 0.2) for text in REFERENCES]
-MADE = {
+OUTPUTS = {
     "damaged": DAMAGED,
     "some empty": [text if n % 3 else "" for n, text in enumerate(DAMAGED)],
     "all empty": [""] * len(REFERENCES),
     "the same": REFERENCES,
     "one that is right": [*REFERENCES[:1], *["zzz qqq"] * (len(REFERENCES) - 1)],
 }
-OF_PAPERS = {"smooth_method": "none", "force": True}
+PAPER_OPTIONS = {"smooth_method": "none", "force": True}
 
 
-def as_sacrebleu(made: list[str], references: list[str], options: dict, language=None) -> list:
+def as_sacrebleu(outputs: list[str], references: list[str], options: dict, language=None) -> list:
     """Asserts that scores and signatures are sacrebleu's; returns each score with its metric."""
     tokenize = {"zh": "zh", "ja": "char"}.get(language, "13a")
     metrics = BLEU(**{"tokenize": tokenize, **options}), CHRF()
-    found = list(zip(bleu_and_chrf(made, references, options, language), metrics, strict=True))
-    for score, metric in found:
-        assert score.value == metric.corpus_score(made, [references]).score
-        assert score.note == str(metric.get_signature()) and len(score.rows) == len(made)
-    return found
+    pairs = list(zip(bleu_and_chrf(outputs, references, options, language), metrics, strict=True))
+    for score, metric in pairs:
+        assert score.value == metric.corpus_score(outputs, [references]).score
+        assert score.note == str(metric.get_signature()) and len(score.rows) == len(outputs)
+    return pairs
 
 
 @given(st.lists(st.tuples(*[st.lists(st.sampled_from(WORDS[:4]), max_size=9)] * 2), min_size=1))
 def test_scores_of_any_words_are_those_of_sacrebleu(pairs):
-    made, references = ([" ".join(pair[side]) for pair in pairs] for side in (0, 1))
-    as_sacrebleu(made, [text or "one" for text in references], {})
+    outputs, references = ([" ".join(pair[side]) for pair in pairs] for side in (0, 1))
+    as_sacrebleu(outputs, [text or "one" for text in references], {})
 
 
 @pytest.mark.parametrize("language", ["zh", "ja"])
@@ -86,16 +86,16 @@ def test_texts_without_spaces_are_counted_in_characters(language):
     as_sacrebleu(["打开那个新的文件。", "", "关闭窗口吗"], references, {}, language)
 
 
-@pytest.mark.parametrize("options", [{}, OF_PAPERS, {"tokenize": "none", **OF_PAPERS}])
-@pytest.mark.parametrize("name", MADE)
+@pytest.mark.parametrize("options", [{}, PAPER_OPTIONS, {"tokenize": "none", **PAPER_OPTIONS}])
+@pytest.mark.parametrize("name", OUTPUTS)
 def test_the_score_of_a_resample_is_that_of_the_repeated_sentences(name, options):
     number = len(REFERENCES)
     counts = np.random.default_rng(0).multinomial(number, [1 / number] * number, size=4)
-    for score, metric in as_sacrebleu(MADE[name], REFERENCES, options):
+    for score, metric in as_sacrebleu(OUTPUTS[name], REFERENCES, options):
         assert score.low <= score.value <= score.high
-        values = score.of_resamples(np.array(score.rows), counts.astype(float))
+        values = score.resampled_values(np.array(score.rows), counts.astype(float))
         for value, times in zip(values, counts, strict=True):
-            texts, references = (np.repeat(of, times).tolist() for of in (MADE[name], REFERENCES))
+            texts, references = (np.repeat(x, times).tolist() for x in (OUTPUTS[name], REFERENCES))
             assert value == metric.corpus_score(texts, [references]).score
 
 
@@ -103,35 +103,35 @@ def test_the_score_of_a_resample_is_that_of_the_repeated_sentences(name, options
 
 
 def test_hidden_words_are_scored_as_a_plain_loop_does():
-    own = walk("masked-language-modelling")
-    model, rows = network(own), []
-    for index in range(len(own.items("test"))):
+    corpus = walk("masked-language-modelling")
+    model, rows = network(corpus), []
+    for index in range(len(corpus.items("test"))):
         nats = count = right = 0.0
-        item = own.batch("test", [index])
+        item = corpus.batch("test", [index])
         with torch.no_grad():
             logits = model(input_ids=item["input_ids"]).logits[0].double().log_softmax(-1)
-        for found, label in zip(logits, item["labels"][0].tolist(), strict=True):
+        for log_p, label in zip(logits, item["labels"][0].tolist(), strict=True):
             if label != -100:
-                nats, count = nats - float(found[label]), count + 1
-                right += int(found.argmax()) == label
+                nats, count = nats - float(log_p[label]), count + 1
+                right += int(log_p.argmax()) == label
         rows.append((nats, count, right))
     nats, count, right = np.sum(rows, axis=0)
-    found = evaluated(own, model)
-    assert found["perplexity"].value == pytest.approx(math.exp(nats / count), rel=1e-4)
-    assert found["accuracy"].value == pytest.approx(100 * right / count)
-    assert [score.lower_is_better for score in found.values()] == [True, False]
-    np.testing.assert_allclose(found["perplexity"].rows, np.array(rows)[:, :2], rtol=1e-4)
+    scores = evaluated(corpus, model)
+    assert scores["perplexity"].value == pytest.approx(math.exp(nats / count), rel=1e-4)
+    assert scores["accuracy"].value == pytest.approx(100 * right / count)
+    assert [score.lower_is_better for score in scores.values()] == [True, False]
+    np.testing.assert_allclose(scores["perplexity"].rows, np.array(rows)[:, :2], rtol=1e-4)
 
 
 def test_a_regression_is_scored_on_what_its_model_predicts():
     rows = [(text, str(number / 4)) for number, (text, _) in enumerate(walk("probing").rows())]
-    own = walk("classification", rows, data={"regression": True})
-    model, expected = network(own), []
+    corpus = walk("classification", rows, data={"regression": True})
+    model, expected = network(corpus), []
     for index, (_, label) in enumerate(rows):
         with torch.no_grad():
-            ids = own.batch("test", [index])["input_ids"]
+            ids = corpus.batch("test", [index])["input_ids"]
             expected.append((float(label), model(input_ids=ids).logits.item()))
-    for score in evaluated(own, model).values():
+    for score in evaluated(corpus, model).values():
         np.testing.assert_allclose(score.rows, expected, atol=1e-5)
 
 
@@ -140,13 +140,13 @@ def test_a_regression_is_scored_on_what_its_model_predicts():
 def test_correlations_are_those_of_scipy(statistic, oracle, decimals):
     rows = np.random.default_rng(decimals).normal(size=(40, 2)).round(decimals)
     expected = 100 * oracle(*rows.T).statistic
-    assert Score.of("", rows, statistic).value == pytest.approx(expected)
+    assert Score.from_rows("", rows, statistic).value == pytest.approx(expected)
     for constant in (0, 1):
         flat = rows.copy()
         flat[:, constant] = 0.3
-        assert str(Score.of("r", flat, statistic)) == "r undefined"
+        assert str(Score.from_rows("r", flat, statistic)) == "r undefined"
     rows[3, 1] = math.nan  # of a model that has diverged
-    assert math.isnan(Score.of("", rows, statistic).value)
+    assert math.isnan(Score.from_rows("", rows, statistic).value)
 
 
 # --- speech -----------------------------------------------------------------------------------
@@ -164,9 +164,9 @@ def test_si_sdr_is_its_equation_and_knows_no_scale(seed, scale):
 
 
 def test_speech_is_scored_before_and_after():
-    own = road("speech-enhancement", "built-in", model={**MODEL, "front_channels": [8]})
-    rows = {name: np.array(x.rows)[:, 0] for name, x in evaluated(own, network(own)).items()}
-    waves = [waves_of(own, "test", index) for index in range(len(own.items("test")))]
+    corpus = road("speech-enhancement", "built-in", model={**MODEL, "front_channels": [8]})
+    rows = {name: np.array(x.rows)[:, 0] for name, x in evaluated(corpus, network(corpus)).items()}
+    waves = [waves_of(corpus, "test", index) for index in range(len(corpus.items("test")))]
     before = [si_sdr(clean, noisy) for noisy, clean in waves]
     np.testing.assert_allclose(rows["SI-SDR noisy"], before, rtol=1e-6)
     np.testing.assert_allclose(rows["SI-SDR gain"], rows["SI-SDR"] - rows["SI-SDR noisy"])
@@ -180,24 +180,24 @@ def test_speech_is_scored_before_and_after():
 
 
 def accuracy(right: np.ndarray) -> Score:
-    return Score.of("accuracy", np.column_stack([right, np.ones(len(right))]), "accuracy")
+    return Score.from_rows("accuracy", np.column_stack([right, np.ones(len(right))]), "accuracy")
 
 
 def test_all_systems_are_scored_on_the_same_resamples():
     """Now and in any other call: a system that is better on no item is better on no resample."""
     right = np.random.default_rng(0).random(50) > 0.3
     runs = accuracy(right), accuracy(right | (np.arange(50) < 10))
-    both = resampled_scores(runs, 200)
-    assert both.shape == (2, 200) and (both[1] >= both[0]).all() and (both[1] > both[0]).any()
-    for run, alone in zip(runs, both, strict=True):
-        assert np.array_equal(resampled_scores([run], 200)[0], alone)
-    assert len(set(both[0])) > 5  # they are no copies of each other
-    assert both[0].mean() == pytest.approx(runs[0].value, abs=2)
+    worse, better = resampled_scores(runs, 200)
+    assert worse.shape == (200,) and (better >= worse).all() and (better > worse).any()
+    for run, values in zip(runs, (worse, better), strict=True):
+        assert np.array_equal(resampled_scores([run], 200)[0], values)
+    assert len(set(worse)) > 5  # they are no copies of each other
+    assert worse.mean() == pytest.approx(runs[0].value, abs=2)
 
 
 def test_an_interval_has_the_width_of_the_binomial_one():
-    found, half = accuracy(np.arange(400) < 300), 100 * 1.96 * math.sqrt(0.75 * 0.25 / 400)
-    assert found.interval == pytest.approx((75 - half, 75 + half), abs=0.8)
+    score, half = accuracy(np.arange(400) < 300), 100 * 1.96 * math.sqrt(0.75 * 0.25 / 400)
+    assert score.interval == pytest.approx((75 - half, 75 + half), abs=0.8)
 
 
 def test_what_has_no_items_or_no_number_has_no_interval():
@@ -205,7 +205,7 @@ def test_what_has_no_items_or_no_number_has_no_interval():
         with pytest.raises(ValueError):
             resampled_scores(runs)
     with pytest.raises(ValueError):
-        Score.of("accuracy", [], "accuracy")
-    silent = Score.of("PESQ", [[0.0, 0.0]] * 2, "ratio")  # no utterance has a score
+        Score.from_rows("accuracy", [], "accuracy")
+    silent = Score.from_rows("PESQ", [[0.0, 0.0]] * 2, "ratio")  # no utterance has a score
     assert math.isnan(silent.value) and silent.interval is None
-    assert Score.of("PESQ", [[0.0, 0.0], [3.0, 1.0]], "ratio").value == 3.0
+    assert Score.from_rows("PESQ", [[0.0, 0.0], [3.0, 1.0]], "ratio").value == 3.0

@@ -54,8 +54,8 @@ def test_files_belong_together_by_a_group_in_their_names(tmp_path):
         write(tmp_path / "noisy" / f"{9 - index}_fileid_{index}.flac", wave / 2)
     part = {side: str(tmp_path / side) for side in ("noisy", "clean")}
     data = {"files": dict.fromkeys(PARTS, part), "pattern": "fileid_([0-9]+)"}
-    own = task(**data).splits["test"]
-    for noisy, clean in map(own.piece_waves, range(3)):
+    utterances = task(**data).splits["test"]
+    for noisy, clean in map(utterances.piece_waves, range(3)):
         np.testing.assert_allclose(noisy, clean / 2, atol=1e-4)
     write(tmp_path / "clean" / "clean_fileid_1.wav", wave[:2000])
     with pytest.warns(match=r"8_fileid_1\.flac has 4,000 .* clean partner 2,000"):
@@ -71,16 +71,15 @@ def test_bad_files_are_named_left_out_and_counted_and_others_read_once(words, mo
     assert sum(before.facts[part]["rows"] for part in PARTS) == 24
     monkeypatch.setattr(speech, "read_channels", None)  # other noise does not read them again
     assert task(**words, snr=[0, 5]).content_hash("test") == before.content_hash("test")
-    assert task(**words, snr=[9, 9], seconds=0.25).content_hash("test") != before.content_hash(
-        "test"
-    )
+    other = task(**words, snr=[9, 9], seconds=0.25)
+    assert other.content_hash("test") != before.content_hash("test")
 
 
 def test_a_package_that_is_missing_is_told(words, monkeypatch):
     monkeypatch.setitem(sys.modules, "pesq", None)
-    own = task(**VOICES)
+    voices = task(**VOICES)
     with pytest.warns(UserWarning, match="SI-SDR alone"):
-        scores = own.evaluate(model(), "test", own.recipe.evaluation).scores
+        scores = voices.evaluate(model(), "test", voices.recipe.evaluation).scores
     assert {score.name[:6] for score in scores} == {"SI-SDR"}
     monkeypatch.setitem(sys.modules, "soundfile", None)
     with pytest.raises(DataError, match=r'soundfile .*: pip install "headwise\[speech\]"'):
@@ -88,9 +87,9 @@ def test_a_package_that_is_missing_is_told(words, monkeypatch):
 
 
 def test_an_utterance_is_of_one_speaker_and_babble_of_others(words, monkeypatch):
-    own, talked, talk = task(**words, noise=["babble"]), [], Recordings.talk
-    monkeypatch.setattr(Recordings, "talk", lambda *of: talked.append(of[2]) or talk(*of))
-    for part, items in own.splits.items():
+    babble, talked, talk = task(**words, noise=["babble"]), [], Recordings.talk
+    monkeypatch.setattr(Recordings, "talk", lambda *args: talked.append(args[2]) or talk(*args))
+    for part, items in babble.splits.items():
         seen = set()
         for index, piece in enumerate(items.rows):
             (speaker,) = {items.sounds.speakers[row] for row in piece["rows"]}
@@ -98,16 +97,17 @@ def test_an_utterance_is_of_one_speaker_and_babble_of_others(words, monkeypatch)
             items[index]
             assert 3 <= len(talked) <= 6 and speaker not in talked
             seen |= set(piece["rows"])
-        assert seen == set(range(own.facts[part]["rows"]))
+        assert seen == set(range(babble.facts[part]["rows"]))
 
 
 def test_long_recordings_are_scored_to_their_end_in_pieces(tmp_path):
     wave = speak(0, 0, 70, RATE)
     write(tmp_path / "long.wav", wave, subtype="FLOAT")
     part = {"noisy": str(tmp_path), "clean": str(tmp_path)}
-    own = task(files=dict.fromkeys(PARTS, part)).splits
-    assert [len(own[part]) for part in ("train", "test")] == [141, 3]  # of 31 frames, and 30 s
-    assert np.array_equal(np.concatenate([own["test"].piece_waves(i)[1] for i in range(3)]), wave)
+    splits = task(files=dict.fromkeys(PARTS, part)).splits
+    assert [len(splits[part]) for part in ("train", "test")] == [141, 3]  # of 31 frames, and 30 s
+    pieces = [splits["test"].piece_waves(i)[1] for i in range(3)]
+    assert np.array_equal(np.concatenate(pieces), wave)
 
 
 def test_parts_have_noise_of_their_own(words, tmp_path):
@@ -115,26 +115,27 @@ def test_parts_have_noise_of_their_own(words, tmp_path):
         write(tmp_path / "noise" / f"{index}.wav", speak(9, index, 0.1 + 0.2 * index, RATE))
     noise = {"noise": ["recordings"], "noise_folder": str(tmp_path / "noise")}
     tests = {"brown": {"noise": ["brown"], "files": {"test": words["files"]["train"]}}}
-    own = task(**words, **noise, tests=tests, test_noise=["pink"])
-    names = [set(rows["name"]) for rows in own.noise.values()]
+    noisy = task(**words, **noise, tests=tests, test_noise=["pink"])
+    names = [set(rows["name"]) for rows in noisy.noise.values()]
     assert all(names) and sum(map(len, names)) == len(set.union(*names)) == 6
-    noises = [x - y for x, y in (own.splits[name].piece_waves(0) for name in ("brown", "test"))]
+    noises = [x - y for x, y in (noisy.splits[name].piece_waves(0) for name in ("brown", "test"))]
     brown, pink = (np.std(np.diff(noise)) / np.std(noise) for noise in noises)
     assert brown < 0.3 < pink < 1.3  # the darker, the less it changes from sample to sample
 
 
 @pytest.mark.parametrize("window", [1, 4, 30, 1000])
 def test_a_model_of_single_frames_does_not_notice_windows(window):
-    own = model(window=window, lookahead=0)
+    enhancer = model(window=window, lookahead=0)
     noisy = np.random.default_rng(0).standard_normal(20_001).astype(np.float32)
     with torch.no_grad():
-        own.front[0].convolution.weight[:, :, :2] = 0.0
-        own.front[1].convolution.weight[:, :, :2] = 0.0
-        own.decoder.layers[0].self_attention.out_proj.weight.zero_()
+        enhancer.front[0].convolution.weight[:, :, :2] = 0.0
+        enhancer.front[1].convolution.weight[:, :, :2] = 0.0
+        enhancer.decoder.layers[0].self_attention.out_proj.weight.zero_()
         spectra = stft(torch.tensor(noisy)[None], RATE)
-        clean = (own(inputs=spectra.abs()).logits.exp() - own.config.floor).clamp(min=0)
+        logits = enhancer(inputs=spectra.abs()).logits
+        clean = (logits.exp() - enhancer.config.floor).clamp(min=0)
     expected = istft(torch.polar(clean, spectra.angle()), RATE)[0, : len(noisy)]
-    np.testing.assert_allclose(speech.enhance(own, noisy), expected, atol=1e-4)
+    np.testing.assert_allclose(speech.enhance(enhancer, noisy), expected, atol=1e-4)
 
 
 def test_enhanced_files_keep_rate_channels_and_length_and_take_no_place(tmp_path):
@@ -142,13 +143,13 @@ def test_enhanced_files_keep_rate_channels_and_length_and_take_no_place(tmp_path
     paths = [tmp_path / "a.wav", tmp_path / "b.flac"]
     write(paths[0], 0.1 * draw.standard_normal(30_001), 44_100)
     write(paths[1], 0.1 * draw.standard_normal((30_001, 2)))
-    wish = PredictRequest(inputs=[str(path) for path in paths])
-    told = list(SpeechEnhancement.predict(tmp_path, recipe, model(window=40), wish))
-    made = [path.with_stem(f"{path.stem}-enhanced") for path in paths]
-    assert told == [f"written: {path}" for path in made]
-    for before, after in zip(map(soundfile.info, paths), map(soundfile.info, made), strict=True):
+    request = PredictRequest(inputs=[str(path) for path in paths])
+    printed = list(SpeechEnhancement.predict(tmp_path, recipe, model(window=40), request))
+    targets = [path.with_stem(f"{path.stem}-enhanced") for path in paths]
+    assert printed == [f"written: {path}" for path in targets]
+    for before, after in zip(map(soundfile.info, paths), map(soundfile.info, targets), strict=True):
         for name in ("samplerate", "channels", "frames"):
             assert getattr(before, name) == getattr(after, name)
     with pytest.raises(ValueError, match="expected another one than"):
-        wish = PredictRequest(inputs=[str(paths[0])], output=paths[0])
-        list(SpeechEnhancement.predict(tmp_path, recipe, model(), wish))
+        request = PredictRequest(inputs=[str(paths[0])], output=paths[0])
+        list(SpeechEnhancement.predict(tmp_path, recipe, model(), request))

@@ -23,63 +23,62 @@ def pairs(rows=PAIRS, **recipe):
 
 
 @pytest.fixture(scope="module")
-def own():
+def corpus():
     return pairs(model=MODEL, evaluation={"beam_size": 3, "length_penalty": 0.6})
 
 
 @pytest.fixture(scope="module")
-def model(own):
+def model(corpus):
     torch.manual_seed(2)
-    return own.model().eval().double()  # so that padding cannot tip a search
+    return corpus.model().eval().double()  # so that padding cannot tip a search
 
 
 @pytest.fixture
 def calls(monkeypatch):
     """The arguments of each call of generate()."""
-    found, generate = [], Seq2SeqLM.generate
+    arguments, generate = [], Seq2SeqLM.generate
 
-    def spy(self, **given):
-        found.append(given)
-        return generate(self, **given)
+    def spy(self, **kwargs):
+        arguments.append(kwargs)
+        return generate(self, **kwargs)
 
     monkeypatch.setattr(Seq2SeqLM, "generate", spy)
-    return found
+    return arguments
 
 
-def translated(own, model, texts, evaluation=SHORT):
-    both = own.task.source, own.task.target
-    return translation.translate(model, *both, texts, evaluation)
+def translated(corpus, model, texts, evaluation=SHORT):
+    task = corpus.task
+    return translation.translate(model, task.source, task.target, texts, evaluation)
 
 
 # --- search -----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("beams", [1, 3])
-def test_each_text_gets_its_own_translation_in_order(own, model, beams):
+def test_each_text_gets_its_own_translation_in_order(corpus, model, beams):
     search = SHORT.model_copy(update={"beam_size": beams})
-    together = translated(own, model, TEXTS, search)
-    assert together == [translated(own, model, [text], search)[0] for text in TEXTS]
+    together = translated(corpus, model, TEXTS, search)
+    assert together == [translated(corpus, model, [text], search)[0] for text in TEXTS]
     assert together[1] == together[4] == "" and len(set(together)) >= 3
     broken = "open\r the\u2028file"  # what others take for the end of a line
-    assert translated(own, model, [broken, "it"], search) == [together[0], together[2]]
+    assert translated(corpus, model, [broken, "it"], search) == [together[0], together[2]]
 
 
-def test_batches_stay_within_the_budget_over_all_beams(own, model, calls, monkeypatch):
-    whole = translated(own, model, TEXTS)
+def test_batches_stay_within_the_budget_over_all_beams(corpus, model, calls, monkeypatch):
+    whole = translated(corpus, model, TEXTS)
     longest = calls[0]["input_ids"].size(1)
     assert len(calls) == 1 and len(calls[0]["input_ids"]) == 4  # different texts that are not empty
-    monkeypatch.setattr(
-        translation, "_SEARCH_TOKENS", 2 * 2 * longest
-    )  # beams, and texts of a batch
-    assert translated(own, model, TEXTS) == whole and len(calls) > 2
+    tokens = 2 * 2 * longest  # beams, and texts of a batch
+    monkeypatch.setattr(translation, "_SEARCH_TOKENS", tokens)
+    assert translated(corpus, model, TEXTS) == whole and len(calls) > 2
     assert all(call["input_ids"].numel() <= 2 * longest for call in calls[1:])
 
 
-def test_settings_reach_the_search_and_what_is_saved(own, model, calls, tmp_path):
+def test_settings_reach_the_search_and_what_is_saved(corpus, model, calls, tmp_path):
     search = {"num_beams": 3, "length_penalty": 0.6}
-    (source,) = own.task.source(["it"])["input_ids"]
-    evaluation = own.recipe.evaluation.model_copy(update={"max_length_extra": 1})
-    translated(own, model, ["it"], evaluation)
+    (source,) = corpus.task.source(["it"])["input_ids"]
+    evaluation = corpus.recipe.evaluation.model_copy(update={"max_length_extra": 1})
+    translated(corpus, model, ["it"], evaluation)
     expected = {**search, "do_sample": False, "max_length": len(source) + 1 + 1}  # <bos>
     assert {name: calls[0][name] for name in expected} == expected
     model.save_pretrained(tmp_path)
@@ -89,23 +88,22 @@ def test_settings_reach_the_search_and_what_is_saved(own, model, calls, tmp_path
 
 def test_separate_vocabularies_are_not_mixed_up(tmp_path):
     vocabularies = {"joint": False, "vocab_size": 262, "target_vocab_size": 264}
-    own = pairs(tokenizer=vocabularies)
-    network = own.model().eval()
+    corpus = pairs(tokenizer=vocabularies)
+    network = corpus.model().eval()
     assert (network.config.vocab_size, network.config.target_vocab_size) == (262, 264)
-    (*_, last, _) = own.task.target("fichier")["input_ids"]
+    (*_, last, _) = corpus.task.target("fichier")["input_ids"]
     with torch.no_grad():  # a model that always writes the same token
         network.lm_head.weight.zero_()[last] = 1.0
         for norm in (layer.feed_forward_residual.norm for layer in network.decoder.layers):
             norm.weight.zero_()
             norm.bias.fill_(1.0)
-    own.task.save(tmp_path)
+    corpus.task.save(tmp_path)
     evaluation = TranslationEvaluation(max_length_extra=2)
-    recipe = own.recipe.model_copy(update={"evaluation": evaluation})
-    found = list(
-        own.task.predict(tmp_path, recipe, network, PredictRequest(texts=["open\nit", ""]))
-    )
-    number = 2 + len(own.task.source("open it")["input_ids"])
-    assert found == [own.task.target.decode([last] * number).strip(), ""]
+    recipe = corpus.recipe.model_copy(update={"evaluation": evaluation})
+    request = PredictRequest(texts=["open\nit", ""])
+    outputs = list(corpus.task.predict(tmp_path, recipe, network, request))
+    number = 2 + len(corpus.task.source("open it")["input_ids"])
+    assert outputs == [corpus.task.target.decode([last] * number).strip(), ""]
 
 
 # --- BLEU -------------------------------------------------------------------------------------
@@ -134,8 +132,8 @@ def test_what_sacrebleu_lacks_is_told_before_training():
 
 def test_only_pairs_to_train_on_are_filtered():
     long = [("a", "c d e"), ("a b c d", "e f g h")]
-    own = pairs([*long, ("", "c"), ("a\u2028 b ", " c")], data={"max_length": 3, "max_ratio": 2})
-    assert own.rows("train") == [("a b", "c")]
-    assert own.rows("test") == [*long, ("a b", "c")]
+    corpus = pairs([*long, ("", "c"), ("a\u2028 b ", " c")], data={"max_length": 3, "max_ratio": 2})
+    assert corpus.rows("train") == [("a b", "c")]
+    assert corpus.rows("test") == [*long, ("a b", "c")]
     with pytest.raises(DataError, match=r"holds \[1\], expected one of texts"):
-        own.task.clean({"source": [[1]], "target": ["a"]}, own.recipe.data, "train")
+        corpus.task.clean({"source": [[1]], "target": ["a"]}, corpus.recipe.data, "train")

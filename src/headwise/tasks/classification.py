@@ -40,14 +40,15 @@ from headwise.ops import IGNORED_LABEL
 from headwise.recipes.pretrained import pretrained_config, pretrained_model
 from headwise.recipes.recipe import Recipe
 from headwise.tasks.scores import Outcome, Sample, Score, spread
-from headwise.tasks.task import SPECIAL, BatchMap, Positions, PredictRequest, Task, map_batches
+from headwise.tasks.task import SPECIAL_IDS, BatchMap, Positions, PredictRequest, Task, map_batches
 
 _SAMPLES = 12  # examples in a report
-_BATCH = 64  # texts of a batch in evaluation and in `predict`
+_BATCH_SIZE = 64  # texts of a batch in evaluation and in `predict`
+_CORRELATIONS = ("Pearson", "Spearman")  # the scores of a regression
 _TITLES = {"text": "Text", "pair": "Second text", "label": "Label"}  # of samples
 # The arguments of configurations that encoder and classifier share.
-_OF_ENCODER = {field.name for field in fields(StackConfig)} | {"vocab_size"}
-_OF_ENCODER -= {field.name for field in fields(PreTrainedConfig)}
+_ENCODER_KEYS = {field.name for field in fields(StackConfig)} | {"vocab_size"}
+_ENCODER_KEYS -= {field.name for field in fields(PreTrainedConfig)}
 
 
 class LabelledData(Data):
@@ -71,7 +72,7 @@ class LabelledData(Data):
         return {**options, "file": absolute(options["file"])} if is_file else options
 
     @model_validator(mode="after")
-    def _check(self) -> Self:
+    def _check_classes(self) -> Self:
         if self.regression and self.classes is not None:
             raise ValueError("classes is given and regression is true, expected one of them")
         if self.streaming and self.classes is None and not self.regression:
@@ -106,23 +107,23 @@ class Classification(Task):
     clean_keys: ClassVar = {"classes"}
     clean_features = datasets.Features(dict.fromkeys(columns, datasets.Value("string")))
     item_name = "examples"
-    counted = (("encoder", 128),)  # the length of GLUE's examples in BERT
+    stacks = (("encoder", 128),)  # the length of GLUE's examples in BERT
     loss_unit = "nats per example"
 
     @classmethod
     def clean(cls, columns: Columns, data: LabelledData, split: str) -> Columns:
         """Leaves out rows with an empty text or without a label."""
-        names, by_index, texts = data.classes or [], {}, columns["text"]
+        texts, names, by_index = columns["text"], data.classes or [], {}
         if names and not any(re.fullmatch(r"-?\d+|True|False", name) for name in names):
             by_index = {-1: None, **dict(enumerate(names))}  # -1 is no label, as on the hub
-        others: Any = columns.get("pair", texts)
-        kept: list[tuple[str, str, str]] = []
-        for text, other, label in zip(texts, others, columns["label"], strict=True):
+        seconds: Any = columns.get("pair", texts)
+        rows: list[tuple[str, str, str]] = []
+        for text, second, label in zip(texts, seconds, columns["label"], strict=True):
             label = by_index.get(label, label)
-            if label not in (None, "") and all(x and x.strip() for x in (text, other)):
-                kept.append((text, other, str(label)))
-        found = {name: [row[i] for row in kept] for i, name in enumerate(cls.columns)}
-        return found if "pair" in columns else {**found, "pair": [None] * len(kept)}
+            if label not in (None, "") and all(x and x.strip() for x in (text, second)):
+                rows.append((text, second, str(label)))
+        cleaned = {name: [row[i] for row in rows] for i, name in enumerate(cls.columns)}
+        return cleaned if "pair" in columns else {**cleaned, "pair": [None] * len(rows)}
 
     def open(self, folder: Path | None) -> None:
         data: LabelledData = self.recipe.data
@@ -139,20 +140,20 @@ class Classification(Task):
         self._encoder.encode_special_tokens = True  # the name of one inside a text is text
         self._encoder.enable_truncation(data.max_length)  # cuts the longer text of a pair first
         self.padding = {"input_ids": self.tokenizer.pad_token_id}
-        self.classes = None if data.regression else data.classes or self._learned_classes()
+        self.classes = None if data.regression else data.classes or self._training_labels()
         if self.classes is None:
             self.loss_unit = "squared error per example"  # type: ignore[misc]
         self.cache_key = [self._encoder.to_str(), self.classes]
 
-    def _learned_classes(self) -> list[str]:
+    def _training_labels(self) -> list[str]:
         """Returns the labels of all training data, although `train` may be a share of them."""
         data = self.recipe.data
         rows = read_splits(data, type(self), ["train"])["train"]
-        found = set(clean_rows(rows, data, "train", type(self)).unique("label"))
-        if len(found) == 1:
-            raise DataError(f"all labels of the training data are {found}, expected two or more")
+        labels = set(clean_rows(rows, data, "train", type(self)).unique("label"))
+        if len(labels) == 1:
+            raise DataError(f"all labels of the training data are {labels}, expected two or more")
         return sorted(
-            found,
+            labels,
             key=lambda name: [int(x) if x.isdecimal() else x for x in re.split(r"(\d+)", name)],
         )
 
@@ -160,14 +161,14 @@ class Classification(Task):
         inputs = columns["text"]
         if any(columns["pair"]):
             inputs = list(zip(columns["text"], columns["pair"], strict=True))
-        found = self._encoder.encode_batch_fast(inputs)
+        encodings = self._encoder.encode_batch_fast(inputs)
         return {
-            "input_ids": [encoding.ids for encoding in found],
-            "labels": list(map(self._number, columns["text"], columns["label"])),
-            "is_cut": [bool(encoding.overflowing) for encoding in found],
+            "input_ids": [encoding.ids for encoding in encodings],
+            "labels": list(map(self._encode_label, columns["text"], columns["label"])),
+            "is_cut": [bool(encoding.overflowing) for encoding in encodings],
         }
 
-    def _number(self, text: str, label: str) -> float:
+    def _encode_label(self, text: str, label: str) -> float:
         """Returns the index of a class, or the value of a number."""
         if self.classes is not None:
             if label in self.classes:
@@ -181,19 +182,19 @@ class Classification(Task):
             if math.isfinite(number) and number != IGNORED_LABEL:
                 return number
             remedy = f"expected a number other than {IGNORED_LABEL}, since data.regression is true"
-        where = self.recipe.data.display_name
-        raise DataError(f"{where}: the text {shown(text)} has the label {label!r}, {remedy}")
+        source = self.recipe.data.display_name
+        raise DataError(f"{source}: the text {shown(text)} has the label {label!r}, {remedy}")
 
     def items(self, rows: Any, split: str) -> EncodedDataset:
         """Gives every example the length `max_length`, so that a batch has examples of all lengths.
 
         If the label depends on the length, batches of similar length would have one class.
         """
-        cut = int(numeric_column(rows, "is_cut").sum())
-        if cut and not isinstance(self.rows[split], Stream):
-            self.facts[split]["cut"] = cut
-        sizes = np.full(len(rows), self.recipe.data.max_length)
-        return EncodedDataset(rows.remove_columns("is_cut"), sizes)
+        num_cut = int(numeric_column(rows, "is_cut").sum())
+        if num_cut and not isinstance(self.rows[split], Stream):
+            self.facts[split]["cut"] = num_cut
+        item_lengths = np.full(len(rows), self.recipe.data.max_length)
+        return EncodedDataset(rows.remove_columns("is_cut"), item_lengths)
 
     def save(self, folder: Path) -> None:
         self.tokenizer.save_pretrained(folder)
@@ -207,29 +208,29 @@ class Classification(Task):
         if task is None:
             settings = recipe.tokenizer or tokenizers.TokenizerSettings()
             return {**sizes, "vocab_size": tokenizers.largest_size(settings, "classifier")}
-        ids = {name: getattr(task.tokenizer, name) for name in SPECIAL}
+        ids = {name: getattr(task.tokenizer, name) for name in SPECIAL_IDS}
         return {**sizes, **ids, "vocab_size": tokenizers.vocab_size(task.tokenizer)}
 
     @classmethod
     def config(cls, recipe: ClassificationRecipe, task: Any = None) -> SequenceClassifierConfig:
         arguments = {**cls.sizes(recipe, task), **recipe.model_arguments}
         if recipe.pretrained is not None:
-            theirs = pretrained_config(MaskedLM, _of_encoder(recipe))
-            arguments |= {name: getattr(theirs, name) for name in _OF_ENCODER}
+            encoder = pretrained_config(MaskedLM, _encoder_recipe(recipe))
+            arguments |= {name: getattr(encoder, name) for name in _ENCODER_KEYS}
         config = SequenceClassifierConfig(**arguments)
-        longest, most = recipe.data.max_length, config.max_positions
-        if most is not None and longest > most:
+        length, limit = recipe.data.max_length, config.max_positions
+        if limit is not None and length > limit:
             raise ValueError(
-                f"data.max_length is {longest}, expected at most the {most} positions of the model"
+                f"data.max_length is {length}, expected at most the {limit} positions of the model"
             )
         return config
 
     def build_model(self, recipe: ClassificationRecipe) -> SequenceClassifier:
         model = SequenceClassifier(self.config(recipe, self))
-        if (run := recipe.pretrained_folder()) is not None:
-            self.check_encoder(run)
-            theirs: Any = pretrained_model(MaskedLM, _of_encoder(recipe))
-            model.encoder.load_state_dict(theirs.encoder.state_dict())
+        if (folder := recipe.pretrained_folder()) is not None:
+            self.check_encoder(folder)
+            masked_lm: Any = pretrained_model(MaskedLM, _encoder_recipe(recipe))
+            model.encoder.load_state_dict(masked_lm.encoder.state_dict())
         return model
 
     def collate(self, items: list[Any]) -> dict[str, Tensor]:
@@ -241,13 +242,13 @@ class Classification(Task):
         self, model: Any, split: str, evaluation: Any, map_batches: BatchMap = map_batches
     ) -> Outcome:
         """Computes the accuracy, or Pearson's and Spearman's correlation of a regression."""
-        items = self.stored(split)
+        items = self.stored_items(split)
         order = np.argsort(lengths(items.rows, "input_ids")[:, 0], kind="stable")
-        batches = np.split(order, range(_BATCH, len(order), _BATCH))
+        batches = np.split(order, range(_BATCH_SIZE, len(order), _BATCH_SIZE))
 
         @torch.no_grad()
-        def predict(chosen: np.ndarray) -> np.ndarray:
-            batch = self.collate(items.__getitems__(chosen.tolist()))
+        def predict(indices: np.ndarray) -> np.ndarray:
+            batch = self.collate(items.__getitems__(indices.tolist()))
             batch = {name: x.to(model.device) for name, x in batch.items()}
             logits = model(**batch).logits.float().cpu()
             return (logits[:, 0] if self.classes is None else logits.argmax(-1)).numpy()
@@ -258,13 +259,13 @@ class Classification(Task):
         if self.classes is None:
             outputs = [f"{number:.3f}" for number in predicted]
             rows = np.column_stack([labels, predicted])
-            scores = [Score.of(x, rows, x.lower(), note="× 100") for x in ("Pearson", "Spearman")]
+            scores = [Score.from_rows(x, rows, x.lower(), note="× 100") for x in _CORRELATIONS]
         else:
             outputs = [self.classes[int(number)] for number in predicted]
             rows = np.column_stack([labels == predicted, np.ones(len(labels))])
-            most = 100 * np.bincount(labels.astype(int)).max() / len(labels)
-            note = f"in percent; the most frequent class alone: {most:.1f}"
-            scores = [Score.of("accuracy", rows, "accuracy", note=note)]
+            majority = 100 * np.bincount(labels.astype(int)).max() / len(labels)
+            note = f"in percent; the most frequent class alone: {majority:.1f}"
+            scores = [Score.from_rows("accuracy", rows, "accuracy", note=note)]
         samples = []
         for index in spread(range(len(outputs)), _SAMPLES):
             row = self.rows[split][index]
@@ -273,9 +274,9 @@ class Classification(Task):
         return Outcome(scores=scores, outputs=outputs, samples=samples)
 
     def describe(self, batch: Mapping[str, Tensor]) -> dict[str, Positions]:
-        label = {} if self.classes is None else {"class": (batch["labels"], self.classes)}
+        classes = {} if self.classes is None else {"class": (batch["labels"], self.classes)}
         ids, names = batch["input_ids"], tokenizers.token_names(self.tokenizer)
-        return {"encoder": Positions(ids.shape, ids, names, classes=label)}
+        return {"encoder": Positions(ids.shape, ids, names, classes=classes)}
 
     @classmethod
     def predict(
@@ -286,20 +287,20 @@ class Classification(Task):
         A tab separates the texts of a pair.
         """
         request.refuse(recipe.task, "number", "output")
-        names = ("text", "text_pair")[: 1 + ("pair" in recipe.data.columns)]
+        keys = ("text", "text_pair")[: 1 + ("pair" in recipe.data.columns)]
         lines = [line.split("\t") for line in request.lines()]
         for texts in lines:
-            if len(texts) != len(names):
-                raise ValueError(f"a line has {shown(texts)}, expected {len(names)} texts and tabs")
+            if len(texts) != len(keys):
+                raise ValueError(f"a line has {shown(texts)}, expected {len(keys)} texts and tabs")
         tokenizer = tokenizers.read_tokenizer(folder)
-        read = TextClassificationPipeline(model=model, tokenizer=tokenizer, device=model.device)
-        inputs = [dict(zip(names, texts, strict=True)) for texts in lines]
-        for found in read(inputs, batch_size=_BATCH, truncation=True):
-            score = found["score"]
-            yield f"{score:.3f}" if recipe.data.regression else f"{found['label']}\t{score:.4f}"
+        pipeline = TextClassificationPipeline(model=model, tokenizer=tokenizer, device=model.device)
+        inputs = [dict(zip(keys, texts, strict=True)) for texts in lines]
+        for output in pipeline(inputs, batch_size=_BATCH_SIZE, truncation=True):
+            score = output["score"]
+            yield f"{score:.3f}" if recipe.data.regression else f"{output['label']}\t{score:.4f}"
 
 
-def _of_encoder(recipe: ClassificationRecipe) -> ClassificationRecipe:
+def _encoder_recipe(recipe: ClassificationRecipe) -> ClassificationRecipe:
     """Returns a recipe whose model has no keys of the perceptron."""
-    model = {key: x for key, x in recipe.model.items() if key in {"pretrained", *_OF_ENCODER}}
+    model = {key: x for key, x in recipe.model.items() if key in {"pretrained", *_ENCODER_KEYS}}
     return recipe.model_copy(update={"model": model})

@@ -43,7 +43,7 @@ PAIRS = "pairs"
 SIDES = ("left", "right")
 _BATCH_TOKENS = 16_384  # tokens of a batch in evaluation
 _MEASURED = 256  # validation images for the measure of figure 2
-_BATCH = 64  # images of a batch that is sampled or measured
+_BATCH_SIZE = 64  # images of a batch that is sampled or measured
 _SAMPLES = 16  # images that `predict` samples by default
 _COLUMNS = 8  # images side by side in a picture
 
@@ -61,15 +61,15 @@ class ImageData(Data):
 
     @model_validator(mode="before")
     @classmethod
-    def _complete_halves(cls, given: Any) -> Any:
-        if not isinstance(given, Mapping) or given.get("path") != PAIRS:
-            return given
-        own = {key: given[key] for key in ("size", "mode") if key in given}
-        options = dict(given.get("options") or {})
+    def _complete_halves(cls, keys: Any) -> Any:
+        if not isinstance(keys, Mapping) or keys.get("path") != PAIRS:
+            return keys
+        shared = {key: keys[key] for key in ("size", "mode") if key in keys}
+        options = dict(keys.get("options") or {})
         for side in SIDES:
-            half = cls.model_validate({**(options.get(side) or {}), **own})
+            half = cls.model_validate({**(options.get(side) or {}), **shared})
             options[side] = half.model_dump(exclude_defaults=True)
-        return {**given, "options": options}
+        return {**keys, "options": options}
 
     @property
     def shape(self) -> tuple[int, int, int]:
@@ -121,13 +121,13 @@ def pairs(
     options = {"left": left, "right": right, "seed": seed}
     return {
         split: from_generator(
-            _pairs, split=split, sources=[half[split]._fingerprint for half in halves], **options
+            _pair_up, split=split, sources=[half[split]._fingerprint for half in halves], **options
         )
         for split in SPLITS
     }
 
 
-def _pairs(
+def _pair_up(
     left: dict[str, Any], right: dict[str, Any], seed: int, split: str, **_: object
 ) -> Iterator[Row]:
     shape = ImageData(**left).shape
@@ -139,8 +139,8 @@ def _pairs(
         for half in halves
     ]
     for indices in zip(*(order[:number].tolist() for order in orders), strict=True):
-        both = [half[index] for half, index in zip(halves, indices, strict=True)]
-        pixels = [np.frombuffer(half, np.uint8).reshape(shape) for half in both]
+        pair = [half[index] for half, index in zip(halves, indices, strict=True)]
+        pixels = [np.frombuffer(image, np.uint8).reshape(shape) for image in pair]
         yield {"image": Image.fromarray(np.concatenate(pixels, axis=1).squeeze())}
 
 
@@ -166,10 +166,10 @@ class Images(Task):
 
     @classmethod
     def clean(cls, columns: Columns, data: ImageData, split: str) -> Columns:
-        pixels, shape = [], data.shape
+        pixels = []
         for image in columns["image"]:
             try:
-                pixels.append(read_pixels(image, shape).tobytes())
+                pixels.append(read_pixels(image, data.shape).tobytes())
             except DataError as error:
                 warnings.warn(f"{error}: it is left out", stacklevel=2)
         return {"pixels": pixels}
@@ -177,13 +177,13 @@ class Images(Task):
     def open(self, folder: Path | None) -> None:
         data, colors = self.recipe.data, self.recipe.palette.colors
 
-        def write(folder: Path) -> None:
+        def write_palette(folder: Path) -> None:
             images = map(self._images, self.rows_to_learn_from(data.window))
             Palette.learn(images, data.shape, colors).save(folder)
 
         if folder is None:
             key = [self.content_hash("train"), data.shape, colors]
-            folder = cached_folder("palettes", key, write)
+            folder = cached_folder("palettes", key, write_palette)
         self.palette = Palette.load(folder)
         if self.palette.shape != data.shape:
             raise ValueError(
@@ -210,8 +210,8 @@ class Images(Task):
     def sizes(cls, recipe: ImageRecipe, task: Any = None) -> dict[str, Any]:
         height, width, _ = recipe.data.shape
         colors = recipe.palette.colors if task is None else len(task.palette.colors)
-        tokens = {"bos_token_id": colors, "eos_token_id": None, "pad_token_id": None}
-        return {"vocab_size": colors + 1, "max_length": height * width + 1, **tokens}
+        special_ids = {"bos_token_id": colors, "eos_token_id": None, "pad_token_id": None}
+        return {"vocab_size": colors + 1, "max_length": height * width + 1, **special_ids}
 
     def collate(self, items: list[Any]) -> dict[str, Tensor]:
         ids = pad(items, {})["input_ids"].long()
@@ -225,62 +225,63 @@ class Images(Task):
         self, model: Any, split: str, evaluation: Any, map_batches: BatchMap = map_batches
     ) -> Outcome:
         @torch.no_grad()
-        def nats(batch: list[int]) -> np.ndarray:
+        def total_nats(indices: list[int]) -> np.ndarray:
             """Returns -ln p of the pixels of each image, and their number, `(images, 2)`."""
-            ids = self._ids(split, batch).to(model.device)
+            ids = self._ids(split, indices).to(model.device)
             logits = model(input_ids=ids).logits[:, :-1].float()
-            of_pixels = F.cross_entropy(logits.mT, ids[:, 1:], reduction="none").double()
-            sums = of_pixels.sum(1).cpu().numpy()
-            return np.stack([sums, np.full_like(sums, of_pixels.size(1))], axis=1)
+            nats = F.cross_entropy(logits.mT, ids[:, 1:], reduction="none").double()
+            totals = nats.sum(1).cpu().numpy()
+            return np.stack([totals, np.full_like(totals, nats.size(1))], axis=1)
 
         # Images are equally long, so that their batches are in the order of the split.
-        rows = np.concatenate(map_batches(self.batches(split, _BATCH_TOKENS), nats))
+        rows = np.concatenate(map_batches(self.batches(split, _BATCH_TOKENS), total_nats))
         note = f"of pixels, each of one of {len(self.palette.colors)} colours"
-        of = {"lower_is_better": True, "digits": 3, "note": note}
-        scores = [Score.of("bits per dimension", rows, "bits", **of)]
+        score = Score.from_rows(
+            "bits per dimension", rows, "bits", lower_is_better=True, digits=3, note=note
+        )
         if not evaluation.samples:
-            return Outcome(scores=scores)
-        real = self.palette.decode(self._some(split, evaluation.samples))
-        made = sample_images(model, self.palette, evaluation, len(real))
+            return Outcome(scores=[score])
+        real = self.palette.decode(self._spread_ids(split, evaluation.samples))
+        sampled = sample_images(model, self.palette, evaluation, len(real))
         caption = "Images of the data in the palette's colours; below them images by the model."
-        picture = Picture.of("Samples", image_grid([real, made]), caption)
-        return Outcome(scores=scores, pictures=[picture])
+        picture = Picture.from_png("Samples", image_grid([real, sampled]), caption)
+        return Outcome(scores=[score], pictures=[picture])
 
     def monitor(self, model: HeadwiseModel) -> dict[str, float]:
         """Returns figure 2's measure on pairs: the mean over layers, and each layer."""
         if self.recipe.data.path != PAIRS:
             return {}
-        layers = self._weights(model, self._some("validation", _MEASURED))
+        layers = self._pixel_weights(model, self._spread_ids("validation", _MEASURED))
         measured: dict[str, float] = {}
         for name, predicted in (("specialisation", False), ("specialisation, predicted", True)):
-            of_layers = {
+            by_layer = {
                 f"{name}, layer {layer}": specialisation(weights, predicted=predicted)
                 for layer, weights in layers.items()
             }
-            measured |= {name: fmean(of_layers.values()), **of_layers} if of_layers else {}
+            measured |= {name: fmean(by_layer.values()), **by_layer} if by_layer else {}
         return measured
 
     @torch.no_grad()
-    def _weights(self, model: HeadwiseModel, ids: Tensor) -> dict[int, Tensor]:
+    def _pixel_weights(self, model: HeadwiseModel, ids: Tensor) -> dict[int, Tensor]:
         """Returns the weights of pixels by layer, `(images, height, width, experts)`."""
-        found: dict[int, list[Tensor]] = {}
-        for some in ids.split(_BATCH):
+        batches: dict[int, list[Tensor]] = {}  # by layer
+        for batch in ids.split(_BATCH_SIZE):
             with evaluating(model), record(model) as records:
-                model(input_ids=some.to(model.device))
+                model(input_ids=batch.to(model.device))
             for path, routings in records.items():
                 weights = routings[0].weights
-                if weights.shape[:-1] == some.shape:
-                    of_pixels = weights[:, 1:].float().cpu()  # the first position reads no pixel
-                    of_pixels = of_pixels.unflatten(1, self.palette.shape[:2])
-                    found.setdefault(systems(model)[path].layer, []).append(of_pixels)
-        return {layer: torch.cat(weights) for layer, weights in found.items()}
+                if weights.shape[:-1] == batch.shape:
+                    weights = weights[:, 1:].float().cpu()  # the first position reads no pixel
+                    weights = weights.unflatten(1, self.palette.shape[:2])
+                    batches.setdefault(systems(model)[path].layer, []).append(weights)
+        return {layer: torch.cat(weights) for layer, weights in batches.items()}
 
-    def _some(self, split: str, number: int) -> Tensor:
+    def _spread_ids(self, split: str, number: int) -> Tensor:
         """Returns images spread over a split, which may be in the order of classes."""
-        return self._ids(split, spread(range(len(self.stored(split))), number))
+        return self._ids(split, spread(range(len(self.stored_items(split))), number))
 
     def _ids(self, split: str, indices: Sequence[int]) -> Tensor:
-        return self.collate(self.stored(split).__getitems__(indices))["input_ids"]
+        return self.collate(self.stored_items(split).__getitems__(indices))["input_ids"]
 
     def describe(self, batch: Mapping[str, Tensor]) -> dict[str, Positions]:
         """Returns the colours and the sides of pixels; the first position reads no pixel."""
@@ -310,9 +311,9 @@ def sample_images(
     start = torch.full((number, 1), palette.bos_token_id, device=model.device)
     with preserve_rng_state():
         torch.manual_seed(evaluation.seed)
-        made = [
+        batches = [
             model.generate(
-                some,
+                batch,
                 max_length=palette.height * palette.width + 1,
                 do_sample=True,
                 top_k=0,
@@ -320,9 +321,9 @@ def sample_images(
                 suppress_tokens=[palette.bos_token_id],
                 remove_invalid_values=True,  # of a model that diverged
             )
-            for some in start.split(_BATCH)
+            for batch in start.split(_BATCH_SIZE)
         ]
-    return palette.decode(torch.cat(made).cpu())
+    return palette.decode(torch.cat(batches).cpu())
 
 
 def image_grid(blocks: Sequence[np.ndarray]) -> bytes:
@@ -366,9 +367,9 @@ def specialisation(weights: Tensor, *, predicted: bool = False) -> float:
     rows = weights.double().flatten(-3, -2)[..., : len(pixels), :]  # (..., pixels, experts)
     rows = rows - rows.flatten(0, -2).mean(0)
     right = pixels % width >= width // 2
-    sides = [rows[..., of_side, :].flatten(0, -2) for of_side in (~right, right)]
+    sides = [rows[..., mask, :].flatten(0, -2) for mask in (~right, right)]
     between = sum(len(side) * side.mean(0).square().sum() for side in sides)
     total = rows.square().sum()
     # The variance of equal weights may differ from 0 by rounding.
-    least = 1e-12 * weights.double().square().sum()
-    return float((between / total).clamp(max=1)) if total > least else 0.0
+    rounding = 1e-12 * weights.double().square().sum()
+    return float((between / total).clamp(max=1)) if total > rounding else 0.0

@@ -43,7 +43,7 @@ from headwise.ops import IGNORED_LABEL
 from headwise.recipes.recipe import Evaluation, Recipe
 from headwise.settings import LARGEST_SEED
 from headwise.tasks.scores import LEAST_ITEMS, Outcome, Score
-from headwise.tasks.task import SPECIAL, BatchMap, Positions, PredictRequest, Task, map_batches
+from headwise.tasks.task import SPECIAL_IDS, BatchMap, Positions, PredictRequest, Task, map_batches
 from headwise.training.loss import preserve_rng_state
 
 _BATCH_TOKENS = 8192  # tokens that a model reads at once in evaluation
@@ -90,13 +90,12 @@ class LanguageRecipe(Recipe):
 
     @model_validator(mode="after")
     def _check_lengths(self) -> Self:
-        block_length = self.data.block_length
+        limit = self.data.block_length
         for name in ("context", "max_new_tokens"):
             value = getattr(self.evaluation, name)
-            if value is not None and value >= block_length:
+            if value is not None and value >= limit:
                 raise ValueError(
-                    f"evaluation.{name} is {value}, expected less than data.block_length, "
-                    f"{block_length}"
+                    f"evaluation.{name} is {value}, expected less than data.block_length, {limit}"
                 )
         return self
 
@@ -111,13 +110,13 @@ class RunningText(Task):
     columns: ClassVar[Mapping[str, str | None]] = {"text": "text"}
     rows_at_once = 10_000
     features = datasets.Features({"input_ids": datasets.List(datasets.Value("int32"))})
-    kind: ClassVar[tokenizers.Kind]
-    special: ClassVar[tuple[str, ...]] = SPECIAL  # special tokens in the model's configuration
+    model_kind: ClassVar[tokenizers.Kind]
+    special_ids: ClassVar[tuple[str, ...]] = SPECIAL_IDS  # in the model's configuration
 
     @classmethod
     def clean(cls, columns: Columns, data: Any, split: str) -> Columns:
         """Returns the lines of rows; a row of several lines is a document."""
-        return {"text": list(chain.from_iterable(map(lines_of, columns["text"])))}
+        return {"text": list(chain.from_iterable(map(split_lines, columns["text"])))}
 
     def open(self, folder: Path | None) -> None:
         def texts() -> Iterator[str]:
@@ -125,7 +124,7 @@ class RunningText(Task):
                 yield from columns["text"]
 
         settings, key = self.recipe.tokenizer, [self.content_hash("train")]
-        self.tokenizer = tokenizers.open_tokenizer(settings, self.kind, folder, texts, key)
+        self.tokenizer = tokenizers.open_tokenizer(settings, self.model_kind, folder, texts, key)
         self.block_length = self.recipe.data.block_length
         self.padding = {"input_ids": self.tokenizer.pad_token_id, "labels": IGNORED_LABEL}
         self.cache_key = [self.tokenizer.backend_tokenizer.to_str(), self.block_length]
@@ -143,24 +142,26 @@ class RunningText(Task):
     def sizes(cls, recipe: Any, task: Any = None) -> dict[str, Any]:
         sizes = {"max_length": recipe.data.block_length}
         if task is None:
-            return {**sizes, "vocab_size": tokenizers.largest_size(recipe.tokenizer, cls.kind)}
-        ids = {name: getattr(task.tokenizer, name) for name in cls.special}
+            return sizes | {"vocab_size": tokenizers.largest_size(recipe.tokenizer, cls.model_kind)}
+        ids = {name: getattr(task.tokenizer, name) for name in cls.special_ids}
         return {**sizes, **ids, "vocab_size": tokenizers.vocab_size(task.tokenizer)}
 
     def collate(self, items: list[Any]) -> dict[str, Tensor]:
         """Joins items; a batch without padding has no mask, which is faster."""
         batch = super().collate(items)
-        return {k: x for k, x in batch.items() if k != "attention_mask" or not bool(x.all())}
+        if batch["attention_mask"].all():
+            del batch["attention_mask"]
+        return batch
 
     def describe(self, batch: Mapping[str, Tensor]) -> dict[str, Positions]:
         ids, names = batch["input_ids"], tokenizers.token_names(self.tokenizer)
-        return {stack: Positions(ids.shape, ids, names) for stack, _ in self.counted}
+        return {stack: Positions(ids.shape, ids, names) for stack, _ in self.stacks}
 
 
-def lines_of(text: str | None) -> list[str]:
+def split_lines(text: str | None) -> list[str]:
     r"""Returns the lines of a row; a row of several lines is a document, which a blank line ends.
 
-    >>> lines_of(" One. \n"), lines_of("One.\n\nTwo.\n")
+    >>> split_lines(" One. \n"), split_lines("One.\n\nTwo.\n")
     (['One.'], ['One.', '', 'Two.', ''])
     """
     lines = [line.strip() for line in (text or "").removesuffix("\n").split("\n")]
@@ -177,12 +178,12 @@ class LanguageModelling(RunningText):
     recipe_class = LanguageRecipe
     model_class = CausalLM
     item_name = "passages"
-    kind = "lines"
+    model_kind = "lines"
 
     def encode(self, columns: Columns) -> Columns:
         """Returns blocks of tokens, each behind the token before it."""
-        before = np.array([self.tokenizer.eos_token_id], np.int32)
-        stream = np.concatenate([before, *self.tokens(columns["text"])])
+        end = np.array([self.tokenizer.eos_token_id], np.int32)  # of the line before the first
+        stream = np.concatenate([end, *self.tokens(columns["text"])])
         begins = range(0, len(stream) - 1, self.block_length)
         return {"input_ids": [stream[begin:][: self.block_length + 1] for begin in begins]}
 
@@ -192,70 +193,70 @@ class LanguageModelling(RunningText):
 
     def collate(self, items: list[Any]) -> dict[str, Tensor]:
         """Joins blocks; the labels are the same tokens without the first one."""
-        labels = ([IGNORED_LABEL, *item["input_ids"][1:]] for item in items)
-        return super().collate([{**x, "labels": of} for x, of in zip(items, labels, strict=True)])
+        labelled = [{**x, "labels": [IGNORED_LABEL, *x["input_ids"][1:]]} for x in items]
+        return super().collate(labelled)
 
     def save(self, folder: Path) -> None:
         super().save(folder)
-        options = generation_options(self.recipe, self.tokenizer)
-        GenerationConfig(**options).save_pretrained(folder)
+        GenerationConfig(**generation_options(self.recipe, self.tokenizer)).save_pretrained(folder)
 
     def evaluate(
         self, model: Any, split: str, evaluation: Any, map_batches: BatchMap = map_batches
     ) -> Outcome:
         """Computes the perplexity per word and per token, and the bits per byte."""
         lines = chain.from_iterable(rows["text"] for rows in self.rows[split].iter(1000))
-        counted = ((len(line.split()), len(line.encode())) for line in lines)
-        words, size = np.fromiter(counted, np.dtype((np.int32, 2))).T  # of each line
+        sizes = ((len(line.split()), len(line.encode())) for line in lines)
+        words, num_bytes = np.fromiter(sizes, np.dtype((np.int32, 2))).T  # of each line
         nats, tokens, unknown = self._line_losses(model, split, evaluation.context, map_batches)
-        share = unknown.sum() / tokens.sum()
-        unknown_note = f"; {share:.1%} of the tokens are <unk>" if share else ""
+        unknown_share = unknown.sum() / tokens.sum()
+        unknown_note = f"; {unknown_share:.1%} of the tokens are <unk>" if unknown_share else ""
         counts = {"word perplexity": (words + 1, "words and line ends")}
         if not tokenizers.has_words(self.tokenizer):  # with words, both perplexities are equal
             counts["token perplexity"] = (tokens, "subwords and line ends")
-            if not share:  # the bytes of <unk> are not known
-                counts["bits per byte"] = (size + 1, "bytes of UTF-8")
+            if not unknown_share:  # the bytes of <unk> are not known
+                counts["bits per byte"] = (num_bytes + 1, "bytes of UTF-8")
         starts, scores = passages(words), []
         for name, (count, unit) in counts.items():
             rows = np.add.reduceat([nats, count], starts, axis=1).T
             note = f"over {count.sum(dtype=int):,} {unit}{unknown_note}"
             statistic, digits = ("bits", 3) if name == "bits per byte" else ("perplexity", 1)
-            of = {"lower_is_better": True, "digits": digits, "note": note}
-            scores.append(Score.of(name, rows, statistic, **of))
+            fields = {"lower_is_better": True, "digits": digits, "note": note}
+            scores.append(Score.from_rows(name, rows, statistic, **fields))
         return Outcome(scores=scores)
 
     def _line_losses(
         self, model: Any, split: str, context: int | None, map_batches: BatchMap
     ) -> np.ndarray:
         """Returns the nats, the number of tokens and of <unk> of each line, `(3, lines)`."""
-        blocks = self.stored(split).rows.with_format("numpy")["input_ids"][:]
+        blocks = self.stored_items(split).rows.with_format("numpy")["input_ids"][:]
         stream = np.concatenate([blocks[0][:1], *(block[1:] for block in blocks)])
-        size = len(stream) - 1
+        num_targets = len(stream) - 1
         context = self.block_length // 2 if context is None else context
         stride = self.block_length - context
         # The first window predicts as many tokens as fit, the last one the rest, each other one
         # `stride` tokens. These others are read in batches.
-        first = min(size, (context // stride + 1) * stride)
-        rest = size - (size - first) % stride
-        logits = (stride + 1) * model.config.vocab_size
-        at_once = max(1, min(_BATCH_TOKENS // self.block_length, _LOGITS // logits))
-        cuts = sorted({0, *range(first, rest, at_once * stride), rest, size})
+        first = min(num_targets, (context // stride + 1) * stride)
+        last_begin = num_targets - (num_targets - first) % stride
+        window_logits = (stride + 1) * model.config.vocab_size
+        windows = max(1, min(_BATCH_TOKENS // self.block_length, _LOGITS // window_logits))
+        cuts = sorted({0, *range(first, last_begin, windows * stride), last_begin, num_targets})
 
         def losses(span: tuple[int, int]) -> np.ndarray:
-            read = stream[max(0, span[0] - context) : span[1] + 1]
-            predicted = min(stride if span[0] else first, span[1] - span[0])
-            length = min(len(read), context + predicted + 1)
-            batch = torch.from_numpy(read).long().unfold(0, length, stride).to(model.device)
+            begin, end = span
+            tokens = stream[max(0, begin - context) : end + 1]
+            predicted = min(stride if begin else first, end - begin)
+            length = min(len(tokens), context + predicted + 1)
+            batch = torch.from_numpy(tokens).long().unfold(0, length, stride).to(model.device)
             with torch.no_grad():
-                found = model(input_ids=batch, logits_to_keep=predicted + 1).logits[:, :-1]
+                logits = model(input_ids=batch, logits_to_keep=predicted + 1).logits[:, :-1]
             targets = batch[:, -predicted:].flatten()
-            nats = F.cross_entropy(found.flatten(0, 1).float(), targets, reduction="none")
+            nats = F.cross_entropy(logits.flatten(0, 1).float(), targets, reduction="none")
             return nats.double().cpu().numpy()
 
         nats, targets = np.concatenate(map_batches(list(pairwise(cuts)), losses)), stream[1:]
         line = np.cumsum(stream[:-1] == self.tokenizer.eos_token_id) - 1  # of each target
-        figures = nats, np.ones(size), targets == self.tokenizer.unk_token_id
-        return np.stack([np.bincount(line, x) for x in figures])
+        figures = nats, np.ones(num_targets), targets == self.tokenizer.unk_token_id
+        return np.stack([np.bincount(line, figure) for figure in figures])
 
     @classmethod
     def predict(
@@ -263,14 +264,14 @@ class LanguageModelling(RunningText):
     ) -> Iterator[str]:
         """Yields continuations of prompts; several texts of one prompt have different seeds."""
         request.refuse(cls.name, "output")
-        tokenizer, evaluation = tokenizers.read_tokenizer(folder, cls.kind), recipe.evaluation
-        texts = request.lines(default=[""])
-        prompts = ["\n".join(map(str.strip, text.split("\n"))) for text in texts]
+        tokenizer = tokenizers.read_tokenizer(folder, cls.model_kind)
+        evaluation = recipe.evaluation
+        prompts = ["\n".join(map(str.strip, x.split("\n"))) for x in request.lines(default=[""])]
         for seed in range(evaluation.seed, evaluation.seed + (request.number or 1)):
             with_seed = evaluation.model_copy(update={"seed": seed})
-            own = recipe.model_copy(update={"evaluation": with_seed})
+            seeded = recipe.model_copy(update={"evaluation": with_seed})
             for prompt in prompts:
-                yield (prompt + generate_text(model, tokenizer, prompt, own)).removesuffix("\n")
+                yield (prompt + generate_text(model, tokenizer, prompt, seeded)).removesuffix("\n")
 
 
 def passages(words: np.ndarray) -> np.ndarray:
@@ -287,11 +288,11 @@ def passages(words: np.ndarray) -> np.ndarray:
     if len(documents) >= LEAST_ITEMS:
         return np.array(documents)
     before = np.append(0, np.cumsum(words, dtype=np.int64))  # words before each line
-    least = max(1, min(200, before[-1] / LEAST_ITEMS))
-    starts, begin = [0], np.searchsorted(before, least)
-    while begin < len(words) and before[-1] - before[begin] >= least:
+    min_words = max(1, min(200, before[-1] / LEAST_ITEMS))
+    starts, begin = [0], np.searchsorted(before, min_words)
+    while begin < len(words) and before[-1] - before[begin] >= min_words:
         starts.append(int(begin))
-        begin = np.searchsorted(before, before[begin] + least)
+        begin = np.searchsorted(before, before[begin] + min_words)
     return np.array(starts)
 
 
@@ -325,16 +326,16 @@ def generate_text(
     Raises:
         ValueError: prompt and new tokens are longer than `block_length`.
     """
-    given = tokenizer(prompt, return_tensors="pt").to(model.device)
-    options, size = generation_options(recipe, tokenizer), given["input_ids"].size(1)
-    if size > (most := recipe.data.block_length - options["max_new_tokens"]):
+    inputs = tokenizer(prompt, return_tensors="pt").to(model.device)
+    options, size = generation_options(recipe, tokenizer), inputs["input_ids"].size(1)
+    if size > (limit := recipe.data.block_length - options["max_new_tokens"]):
         raise ValueError(
-            f"INPUT has {shown(prompt)} of {size} tokens, expected at most {most}: with the new "
+            f"INPUT has {shown(prompt)} of {size} tokens, expected at most {limit}: with the new "
             f"ones it has to fit into data.block_length; shorten it, or set "
             f"evaluation.max_new_tokens"
         )
     with torch.no_grad(), preserve_rng_state():
         torch.manual_seed(recipe.evaluation.seed)
-        (made,) = model.generate(**given, **options)
+        (ids,) = model.generate(**inputs, **options)
     # It is decoded together with the prompt: by itself it would lose its first space.
-    return tokenizer.decode(made)[len(tokenizer.decode(given["input_ids"][0])) :]
+    return tokenizer.decode(ids)[len(tokenizer.decode(inputs["input_ids"][0])) :]

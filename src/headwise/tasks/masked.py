@@ -99,9 +99,9 @@ class MaskedLanguageModelling(RunningText):
     recipe_class = MaskedRecipe
     model_class = MaskedLM
     item_name = "sequences"
-    kind = "masked"
-    counted = (("encoder", 128),)  # table 2 of Zhang et al. 2022, https://arxiv.org/abs/2210.05144
-    special = (*RunningText.special, "mask_token_id")
+    model_kind = "masked"
+    stacks = (("encoder", 128),)  # table 2 of Zhang et al. 2022, https://arxiv.org/abs/2210.05144
+    special_ids = (*RunningText.special_ids, "mask_token_id")
 
     def open(self, folder: Path | None) -> None:
         super().open(folder)
@@ -112,14 +112,14 @@ class MaskedLanguageModelling(RunningText):
     def encode(self, columns: Columns) -> Columns:
         """Returns blocks of full lines, without those that have no word to hide."""
         lines = columns["text"]
-        once = [line for line, before in zip(lines, ["", *lines], strict=False) if line or before]
-        tokens = self.tokens(once)  # a blank line is only its end, a separator
+        lines = [line for line, before in zip(lines, ["", *lines], strict=False) if line or before]
+        tokens = self.tokens(lines)  # a blank line is only its end, a separator
         stream = np.concatenate([np.empty(0, np.int32), *tokens])
         packed = pack_sentences(list(map(len, tokens)), self.block_length - 1)
         blocks = (stream[start:end] for start, end in packed)
-        begin = np.array([self.tokenizer.bos_token_id], np.int32)
-        kept = (block for block in blocks if self._is_word[block].any())
-        return {"input_ids": [np.concatenate([begin, block]) for block in kept]}
+        bos = np.array([self.tokenizer.bos_token_id], np.int32)
+        with_words = (block for block in blocks if self._is_word[block].any())
+        return {"input_ids": [np.concatenate([bos, block]) for block in with_words]}
 
     def items(self, rows: datasets.Dataset, split: str) -> EncodedDataset:
         if not len(rows) and not isinstance(self.rows[split], Stream):
@@ -129,8 +129,8 @@ class MaskedLanguageModelling(RunningText):
             )
         # All test sets have one seed, so that a further one does not change the others.
         seed = (self.recipe.masking.seed, {"train": 0, "validation": 1}.get(split, 2))
-        size, resample = lengths(rows, "input_ids")[:, 0], split == "train"
-        return EncodedDataset(rows, size, self._mask, seed, resample_each_epoch=resample)
+        sizes = lengths(rows, "input_ids")[:, 0]
+        return EncodedDataset(rows, sizes, self._mask, seed, resample_each_epoch=split == "train")
 
     def _mask(self, item: Item, generator: np.random.Generator) -> Item:
         """Hides some words of a sequence, and labels them; all but special tokens are words.
@@ -166,7 +166,7 @@ class MaskedLanguageModelling(RunningText):
         # 0 where nothing is predicted, 1 at a mask, 2 where a predicted token is not masked.
         hidden = (2 * predicted.long() - masked.long(), ["not predicted", "masked", "shown"])
         described = super().describe(batch)
-        return {k: replace(tokens, classes={"mask": hidden}) for k, tokens in described.items()}
+        return {stack: replace(x, classes={"mask": hidden}) for stack, x in described.items()}
 
     def evaluate(
         self, model: Any, split: str, evaluation: Any, map_batches: BatchMap = map_batches
@@ -175,8 +175,8 @@ class MaskedLanguageModelling(RunningText):
 
         This is how the papers count.
         """
-        items = self.stored(split)
-        several = EncodedDataset(
+        items = self.stored_items(split)
+        redrawn = EncodedDataset(
             items.rows, items.lengths, items.augment, items.seed, resample_each_epoch=True
         )
 
@@ -184,8 +184,8 @@ class MaskedLanguageModelling(RunningText):
             """Returns the nats, the number of labels and of correct ones, `(sequences, 3)`."""
             sums = np.zeros((len(indices), 3))
             for draw in range(evaluation.draws):
-                several.set_epoch(draw)
-                batch = self.collate(several.__getitems__(indices))
+                redrawn.set_epoch(draw)
+                batch = self.collate(redrawn.__getitems__(indices))
                 batch = {name: x.to(model.device) for name, x in batch.items()}
                 hidden = batch["labels"] != IGNORED_LABEL
                 with torch.no_grad():
@@ -193,17 +193,17 @@ class MaskedLanguageModelling(RunningText):
                 log_p = logits.double().log_softmax(-1)
                 labels = batch["labels"][hidden].unsqueeze(1)
                 right = log_p.argmax(-1, keepdim=True) == labels
-                found = torch.cat([-log_p.gather(1, labels), torch.ones_like(right), right], 1)
-                np.add.at(sums, hidden.nonzero()[:, 0].cpu().numpy(), found.cpu().numpy())
+                rows = torch.cat([-log_p.gather(1, labels), torch.ones_like(right), right], 1)
+                np.add.at(sums, hidden.nonzero()[:, 0].cpu().numpy(), rows.cpu().numpy())
             return sums
 
         batches, figures = self.batches(split, _BATCH_TOKENS), np.empty((len(items), 3))
         figures[list(chain(*batches))] = np.concatenate(map_batches(batches, score))
         count = f"{int(figures[:, 1].sum()):,} hidden tokens in {len(items):,} sequences"
-        of = {"lower_is_better": True, "digits": 2, "note": count}
-        perplexity = Score.of("perplexity", figures[:, :2], "perplexity", **of)
+        fields = {"lower_is_better": True, "digits": 2, "note": count}
+        perplexity = Score.from_rows("perplexity", figures[:, :2], "perplexity", **fields)
         note = f"percent of {count}"
-        accuracy = Score.of("accuracy", figures[:, [2, 1]], "accuracy", note=note)
+        accuracy = Score.from_rows("accuracy", figures[:, [2, 1]], "accuracy", note=note)
         return Outcome(scores=[perplexity, accuracy])
 
     @classmethod
@@ -212,15 +212,15 @@ class MaskedLanguageModelling(RunningText):
     ) -> Iterator[str]:
         """Yields each line with the likeliest token in the place of each `<mask>`."""
         request.refuse(cls.name, "number", "output")
-        tokenizer, lines = read_tokenizer(folder, cls.kind), request.lines()
+        tokenizer, lines = read_tokenizer(folder, cls.model_kind), request.lines()
         special = [tokenizer.pad_token_id, tokenizer.bos_token_id, tokenizer.eos_token_id]
         for begin in range(0, len(lines), _LINES):
-            some = [line.strip() for line in lines[begin : begin + _LINES]]
-            batch = tokenizer(some, padding=True, return_tensors="pt").to(model.device)
+            texts = [line.strip() for line in lines[begin : begin + _LINES]]
+            batch = tokenizer(texts, padding=True, return_tensors="pt").to(model.device)
             ids = batch["input_ids"]
             with torch.no_grad():
-                found = model(**batch).logits.argmax(-1)
-            filled = torch.where(ids == tokenizer.mask_token_id, found, ids).tolist()
+                predicted = model(**batch).logits.argmax(-1)
+            filled = torch.where(ids == tokenizer.mask_token_id, predicted, ids).tolist()
             yield from (tokenizer.decode([x for x in row if x not in special]) for row in filled)
 
 
@@ -244,9 +244,9 @@ def pack_sentences(lengths: list[int], capacity: int) -> Iterator[tuple[int, int
         if start in separators:
             start += 1
             continue
-        last = int(ends[np.searchsorted(ends, start + capacity, side="right") - 1])
-        end = last = last if last > start else start + capacity  # a long sentence is cut
+        fits = int(ends[np.searchsorted(ends, start + capacity, side="right") - 1])
+        end = next_start = fits if fits > start else start + capacity  # a long sentence is cut
         while end - 1 in separators:
             end -= 1
         yield start, end
-        start = last
+        start = next_start

@@ -35,7 +35,7 @@ from headwise.tasks.classification import Classification
 
 Classes = dict[str, list[str]]  # name of a class to its sentences
 
-_LEAST, _MOST = 5, 28  # words of a sentence
+_LENGTHS = range(5, 29)  # words of a sentence
 _HELD_OUT = 0.1  # share of the sentences in the validation split, and in the test split
 _WORD = re.compile(r"\w+(?:['’-]\w+)*")  # with apostrophes and hyphens inside
 _NEIGHBOURS = re.compile(rf"({_WORD.pattern}) (?=({_WORD.pattern}))")
@@ -51,10 +51,10 @@ def senteval(file: str) -> dict[str, datasets.Dataset]:
     Args:
         file: the file, such as bigram_shift.txt, which may be compressed.
     """
-    return _by_split(from_generator(_of_senteval, file=file, signature=file_signature(file)))
+    return _split_rows(from_generator(_read_senteval, file=file, signature=file_signature(file)))
 
 
-def _of_senteval(file: str, **_: object) -> Iterator[Row]:
+def _read_senteval(file: str, **_: object) -> Iterator[Row]:
     for number, line in enumerate(lines(file), start=1):
         fields = line.split("\t")
         if fields[0] not in _PARTITIONS or len(fields) < 3:
@@ -86,15 +86,15 @@ def generated_probe(
     """
     options = dict(locals())
     signature = package_signature(packages) if file is None else file_signature(file)
-    return _by_split(from_generator(_of_text, **options, signature=signature))
+    return _split_rows(from_generator(_probe_text, **options, signature=signature))
 
 
-def _of_text(
+def _probe_text(
     probe: str, packages: Sequence[str], file: str | None, seed: int, **options: Any
 ) -> Iterator[Row]:
     paragraphs = chain.from_iterable(map(paragraphs_of, packages)) if file is None else lines(file)
-    found = chain.from_iterable(sentences_of(" ".join(text.split())) for text in paragraphs)
-    sentences = [x for x in dict.fromkeys(found) if _LEAST <= len(_WORD.findall(x)) <= _MOST]
+    texts = chain.from_iterable(sentences_of(" ".join(x.split())) for x in paragraphs)
+    sentences = [x for x in dict.fromkeys(texts) if len(_WORD.findall(x)) in _LENGTHS]
     if probe == "SeLen":
         classes = sentence_length(sentences, options["num_bins"])
     elif probe == "WC":
@@ -104,9 +104,9 @@ def _of_text(
     yield from balanced(classes, seed)
 
 
-def _by_split(rows: datasets.Dataset) -> dict[str, datasets.Dataset]:
-    split_of = np.array(rows["split"][:])
-    return {split: rows.select(np.flatnonzero(split_of == split)) for split in SPLITS}
+def _split_rows(rows: datasets.Dataset) -> dict[str, datasets.Dataset]:
+    splits = np.array(rows["split"][:])
+    return {split: rows.select(np.flatnonzero(splits == split)) for split in SPLITS}
 
 
 # --- the probes -------------------------------------------------------------------------------
@@ -117,16 +117,16 @@ def sentence_length(sentences: Sequence[str], num_bins: int = 6) -> Classes:
 
     The smallest class is as large as possible, since the others are reduced to its size.
     """
-    length_of = {sentence: len(_WORD.findall(sentence)) for sentence in sentences}
-    counts = Counter(length_of.values())
-    for least in range(len(sentences) // num_bins, 0, -1):
-        begins, size = [], least
+    num_words = {sentence: len(_WORD.findall(sentence)) for sentence in sentences}
+    counts = Counter(num_words.values())
+    for min_size in range(len(sentences) // num_bins, 0, -1):
+        begins, size = [], min_size
         for length in sorted(counts):
-            if size >= least:
+            if size >= min_size:
                 begins.append(length)
                 size = 0
             size += counts[length]
-        if len(begins) - (size < least) >= num_bins:
+        if len(begins) - (size < min_size) >= num_bins:
             break
     else:
         raise DataError(
@@ -135,9 +135,9 @@ def sentence_length(sentences: Sequence[str], num_bins: int = 6) -> Classes:
         )
     begins = begins[:num_bins]
     classes: Classes = {}
-    for begin, behind in pairwise([*begins, max(counts) + 1]):
-        name = f"{begin}-{behind - 1}" if begin < behind - 1 else f"{begin}"
-        classes[name] = [x for x, length in length_of.items() if begin <= length < behind]
+    for begin, end in pairwise([*begins, max(counts) + 1]):
+        name = f"{begin}-{end - 1}" if begin < end - 1 else f"{begin}"
+        classes[name] = [x for x, length in num_words.items() if begin <= length < end]
     return classes
 
 
@@ -147,10 +147,10 @@ def word_content(sentences: Sequence[str], num_words: int = 1000) -> Classes:
     These are the most frequent words of lower case and at least four letters, without the
     2 `num_words` most frequent words of all. The first word of a sentence counts as lower case.
     """
-    words = {text: _WORD.findall(text) for text in sentences}
-    for own in words.values():
-        own[:1] = map(str.lower, own[:1])
-    counts = Counter(chain.from_iterable(words.values()))
+    word_lists = {text: _WORD.findall(text) for text in sentences}
+    for words in word_lists.values():
+        words[:1] = map(str.lower, words[:1])
+    counts = Counter(chain.from_iterable(word_lists.values()))
     ranked = sorted(counts, key=lambda word: (-counts[word], word))[2 * num_words :]
     suitable = [x for x in ranked if len(x) >= 4 and x.isalpha() and x.islower()]
     if len(suitable) < num_words:
@@ -159,10 +159,10 @@ def word_content(sentences: Sequence[str], num_words: int = 1000) -> Classes:
             f"text, or fewer data.options.num_words"
         )
     classes: Classes = {word: [] for word in suitable[:num_words]}
-    for text, own in words.items():
-        found = [word for word in own if word in classes]
-        if len(found) == 1:
-            classes[found[0]].append(text)
+    for text, words in word_lists.items():
+        matches = [word for word in words if word in classes]
+        if len(matches) == 1:
+            classes[matches[0]].append(text)
     return classes
 
 
@@ -174,9 +174,9 @@ def bigram_shift(sentences: Sequence[str], seed: int = 1) -> Classes:
     """
     known = set(sentences)
     classes: Classes = {"O": [], "I": []}
-    suitable = [s for s in sentences if not re.search(r"[\"“”„«»]|``|''", s) and _neighbours(s)]
+    suitable = [s for s in sentences if not re.search(r"[\"“”„«»]|``|''", s) and _swappable(s)]
     for number, sentence in enumerate(_shuffled(suitable, seed)):
-        pairs = _neighbours(sentence)
+        pairs = _swappable(sentence)
         pair = pairs[_hash(sentence, seed, "place") % len(pairs)]
         begin, end = sentence[: pair.start()], sentence[pair.end(2) :]
         swapped = f"{begin}{pair[2]} {pair[1]}{end}"
@@ -188,7 +188,7 @@ def bigram_shift(sentences: Sequence[str], seed: int = 1) -> Classes:
     return classes
 
 
-def _neighbours(sentence: str) -> list[re.Match[str]]:
+def _swappable(sentence: str) -> list[re.Match[str]]:
     first = _WORD.search(sentence)
     pairs = _NEIGHBOURS.finditer(sentence, first.end() if first else 0)
     return [pair for pair in pairs if pair[1].lower() != pair[2].lower()]
@@ -207,8 +207,8 @@ def balanced(classes: Classes, seed: int = 1) -> list[Row]:
     splits = ["validation"] * held_out + ["test"] * held_out + ["train"] * (size - 2 * held_out)
     rows = [
         {"split": split, "text": sentence, "label": name}
-        for name, of_class in classes.items()
-        for split, sentence in zip(splits, _shuffled(of_class, seed), strict=False)
+        for name, sentences in classes.items()
+        for split, sentence in zip(splits, _shuffled(sentences, seed), strict=False)
     ]
     return sorted(rows, key=lambda row: _hash(row["text"], seed, "order"))
 

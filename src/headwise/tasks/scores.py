@@ -25,7 +25,7 @@ RESAMPLES = 1000
 # p < 0.05, in 7 of 100 comparisons on 8 items, and in 21 on 4 items.
 LEAST_ITEMS = 10
 _SEED = 12345
-_AT_ONCE = 4_000_000  # counts in memory
+_COUNTS_AT_ONCE = 4_000_000  # counts in memory
 
 Item = TypeVar("Item")
 
@@ -49,7 +49,7 @@ def _perplexity(totals: np.ndarray) -> np.ndarray:
     return np.exp(np.minimum(_ratio(totals), 700.0))  # finite for a model that diverged
 
 
-def _of_sacrebleu(name: str) -> Callable[..., np.ndarray]:
+def _sacrebleu_statistic(name: str) -> Callable[..., np.ndarray]:
     def compute(totals: np.ndarray, **options: Any) -> np.ndarray:
         from sacrebleu import metrics
 
@@ -77,16 +77,16 @@ def _spearman(rows: np.ndarray) -> float:
 # Statistics of the sums of rows over the items, `(resamples, numbers)`. BLEU and chrF have the
 # counts of sacrebleu; the others a numerator and a denominator: in `accuracy` 1 if an item is
 # correct, else 0, and 1; in `perplexity` and `bits` the nats, and the number of tokens or pixels.
-_OF_TOTALS: dict[str, Callable[..., np.ndarray]] = {
+_SUM_STATISTICS: dict[str, Callable[..., np.ndarray]] = {
     "ratio": _ratio,
     "accuracy": lambda totals: 100.0 * _ratio(totals),
     "perplexity": _perplexity,
     "bits": lambda totals: _ratio(totals) / math.log(2),
-    "bleu": _of_sacrebleu("BLEU"),
-    "chrf": _of_sacrebleu("CHRF"),
+    "bleu": _sacrebleu_statistic("BLEU"),
+    "chrf": _sacrebleu_statistic("CHRF"),
 }
 # Statistics of all rows together, which have two numbers each.
-_OF_ROWS: dict[str, Callable[[np.ndarray], float]] = {"pearson": _pearson, "spearman": _spearman}
+_CORRELATIONS = {"pearson": _pearson, "spearman": _spearman}
 # The ranges of statistics.
 _BOUNDS = {
     **dict.fromkeys(("accuracy", "bleu", "chrf"), (0.0, 100.0)),
@@ -102,18 +102,18 @@ def resampled_scores(runs: Sequence["Score"], resamples: int = RESAMPLES) -> np.
     Raises:
         ValueError: the runs are not scored on equally many items, or on none.
     """
-    several = [as_rows(score.rows) for score in runs]
-    numbers = sorted({len(rows) for rows in several})
-    if len(numbers) != 1:
+    arrays = [as_rows(score.rows) for score in runs]
+    sizes = sorted({len(rows) for rows in arrays})
+    if len(sizes) != 1:
         raise ValueError(
-            f"runs have {' and '.join(map(str, numbers)) or 'no'} items, expected equal numbers: "
+            f"runs have {' and '.join(map(str, sizes)) or 'no'} items, expected equal numbers: "
             f"all have to be scored on the same items"
         )
-    found = [
-        [score.of_resamples(rows, counts) for score, rows in zip(runs, several, strict=True)]
-        for counts in _resample_counts(numbers[0], resamples)
+    values = [
+        [score.resampled_values(rows, counts) for score, rows in zip(runs, arrays, strict=True)]
+        for counts in _resample_counts(sizes[0], resamples)
     ]
-    return np.concatenate(found, axis=1)
+    return np.concatenate(values, axis=1)
 
 
 def as_rows(items: Rows) -> np.ndarray:
@@ -125,9 +125,9 @@ def as_rows(items: Rows) -> np.ndarray:
 
 
 def _resample_counts(items: int, resamples: int) -> Iterator[np.ndarray]:
-    """Yields the count of each item in some resamples at a time, `(some, items)`."""
+    """Yields the count of each item in some resamples at a time, `(resamples, items)`."""
     generator = np.random.default_rng(_SEED)
-    at_once = max(1, _AT_ONCE // items)
+    at_once = max(1, _COUNTS_AT_ONCE // items)
     for start in range(0, resamples, at_once):
         number = min(at_once, resamples - start)
         indices = generator.integers(items, size=(number, items))
@@ -154,30 +154,30 @@ class Score(Record):
     note: str = Field("", description="How the score was computed, such as a signature.")
 
     @classmethod
-    def of(cls, name: str, rows: Rows, statistic: str = "mean", **others: Any) -> Self:
+    def from_rows(cls, name: str, rows: Rows, statistic: str = "mean", **fields: Any) -> Self:
         """Computes a score from a row of numbers for each item, with its interval.
 
         >>> right = [[1.0, 1.0]] * 80 + [[0.0, 1.0]] * 20
-        >>> print(Score.of("accuracy", right, "accuracy"))
+        >>> print(Score.from_rows("accuracy", right, "accuracy"))
         accuracy 80.00 [72.97, 87.00]
         """
         array = as_rows(rows)
-        score = cls(name=name, value=math.nan, statistic=statistic, rows=array.tolist(), **others)
-        score.value = float(score.of_resamples(array, np.ones((1, len(array))))[0])
+        score = cls(name=name, value=math.nan, statistic=statistic, rows=array.tolist(), **fields)
+        score.value = float(score.resampled_values(array, np.ones((1, len(array))))[0])
         with warnings.catch_warnings(action="ignore", category=RuntimeWarning):
             low, high = np.percentile(resampled_scores([score]), [2.5, 97.5])
         if math.isfinite(low + high):  # a resample may have no score
             score.low, score.high = float(low), float(high)
         return score
 
-    def of_resamples(self, rows: np.ndarray, counts: np.ndarray) -> np.ndarray:
+    def resampled_values(self, rows: np.ndarray, counts: np.ndarray) -> np.ndarray:
         """Returns the score of each resample, given its counts of rows, `(resamples, items)`."""
         if self.statistic == "mean":
             return (counts @ rows)[:, 0] / counts.sum(1)
-        if self.statistic in _OF_TOTALS:
-            return _OF_TOTALS[self.statistic](counts @ rows, **self.options)
-        compute, times = _OF_ROWS[self.statistic], counts.astype(int)
-        return np.array([compute(np.repeat(rows, of, axis=0)) for of in times])
+        if self.statistic in _SUM_STATISTICS:
+            return _SUM_STATISTICS[self.statistic](counts @ rows, **self.options)
+        compute = _CORRELATIONS[self.statistic]
+        return np.array([compute(rows.repeat(times, axis=0)) for times in counts.astype(int)])
 
     @property
     def bounds(self) -> tuple[float, float]:
@@ -214,7 +214,7 @@ class Picture(Record):
     png: str = Field(description="The PNG in base64.")
 
     @classmethod
-    def of(cls, title: str, png: bytes, caption: str = "") -> Self:
+    def from_png(cls, title: str, png: bytes, caption: str = "") -> Self:
         return cls(title=title, caption=caption, png=base64.b64encode(png).decode("ascii"))
 
     @property

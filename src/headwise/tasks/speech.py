@@ -127,7 +127,7 @@ class SpeechEnhancement(Task):
     key = "key"
     item_name = "utterances"
     loss_unit = "squared error of log magnitudes"
-    counted = (("decoder", 626),)  # ten seconds, the length of DNS's test sounds
+    stacks = (("decoder", 626),)  # ten seconds, the length of DNS's test sounds
     rows_at_once = 16  # a recording may be long
     clean_keys: ClassVar = {"rate", "speaker_pattern", "split_by"}
     # The bytes of float32 samples; `noisy` is None where noise is added.
@@ -172,13 +172,13 @@ class SpeechEnhancement(Task):
         data = self.recipe.data
         self.floor = self.config(self.recipe).floor
         self.cache_key = [data.rate, data.seconds, self.floor]
-        self.noise = {} if data.noise_folder is None else self._noise(data)
+        self.noise = {} if data.noise_folder is None else self._read_noise(data)
 
-    def _noise(self, data: SpeechData) -> dict[str, datasets.Dataset]:
+    def _read_noise(self, data: SpeechData) -> dict[str, datasets.Dataset]:
         """Returns the recordings of noise of each split."""
-        own: dict[str, Any] = {"speaker_pattern": None, "split_by": "file", "columns": {}}
+        changes: dict[str, Any] = {"speaker_pattern": None, "split_by": "file", "columns": {}}
         files = self.read_files(str(data.noise_folder), data)
-        rows = clean_rows(files, data.model_copy(update=own), "noise", type(self))
+        rows = clean_rows(files, data.model_copy(update=changes), "noise", type(self))
         if len(rows) < 3:
             raise DataError(
                 f"data.noise_folder has {len(rows)} sounds that can be read, expected at least 3: "
@@ -192,7 +192,7 @@ class SpeechEnhancement(Task):
     def encode(self, columns: Columns) -> Columns:
         return columns  # an item computes its frames when it is used
 
-    def _items(self, split: str, *, is_training: bool | None = None) -> Utterances:
+    def _split_items(self, split: str, *, is_training: bool | None = None) -> Utterances:
         data = self.recipe.data
         if data.split_by == "speaker":  # the key of a recording is its speaker
             self.facts[split].pop("repeated", None)
@@ -224,7 +224,7 @@ class SpeechEnhancement(Task):
         self, model: Any, split: str, evaluation: Any, map_batches: BatchMap = map_batches
     ) -> Outcome:
         """Computes PESQ and SI-SDR of the noisy and the enhanced speech."""
-        utterances, rate = self._items(split, is_training=False), self.recipe.data.rate
+        utterances, rate = self._split_items(split, is_training=False), self.recipe.data.rate
 
         def score(index: int) -> dict[str, float]:
             noisy, clean = utterances.piece_waves(index)
@@ -243,12 +243,12 @@ class SpeechEnhancement(Task):
         https://doi.org/10.1109/TASL.2011.2114881).
         """
         magnitudes = (batch["labels"].exp() - self.floor).clamp(min=0)  # 0 at padding
-        least = self.floor**2
+        silence = self.floor**2
         sides = {"noisy": batch["inputs"], "clean": magnitudes}
-        powers = {k: x.float().square().sum(-1).clamp(min=least) for k, x in sides.items()}
+        powers = {k: x.float().square().sum(-1).clamp(min=silence) for k, x in sides.items()}
         levels = {f"loudness of {k} speech": 10 * x.log10() for k, x in powers.items()}
         clean = powers["clean"]
-        is_speech = (clean > least) & (clean >= 1e-4 * clean.amax(1, keepdim=True))
+        is_speech = (clean > silence) & (clean >= 1e-4 * clean.amax(1, keepdim=True))
         classes = {"speech": (is_speech.long(), ["no speech", "speech"])}
         return {"decoder": Positions(clean.shape, word="frame", classes=classes, levels=levels)}
 
@@ -352,15 +352,15 @@ def enhance(model: SpeechEnhancer, noisy: Waveform) -> Waveform:
 
 def enhance_file(model: SpeechEnhancer, source: Path, target: Path) -> None:
     """Enhances each channel of a sound file, and writes a file of the same rate and length."""
-    soundfile, own = speech_package("soundfile"), model.config.sampling_rate
+    soundfile, model_rate = speech_package("soundfile"), model.config.sampling_rate
     if target.suffix.lower() not in SUFFIXES or target.resolve() == source.resolve():
         raise ValueError(
             f"the new file is {target}, expected another one than {source}, whose name ends in "
             f"{' or '.join(SUFFIXES)}; name it with --output"
         )
     samples, rate = read_channels({"path": str(source)})
-    channels = resample(samples, rate, own).T
-    clean = resample(np.stack([enhance(model, each) for each in channels], axis=1), own, rate)
+    channels = [enhance(model, noisy) for noisy in resample(samples, rate, model_rate).T]
+    clean = resample(np.stack(channels, axis=1), model_rate, rate)
     enhanced = np.zeros_like(samples)
     enhanced[: len(clean)] = clean[: len(samples)]
     with written_whole(target) as partial:
@@ -382,10 +382,10 @@ def si_sdr(clean: Waveform, estimate: Waveform) -> float:
     if rms(s) <= SILENCE:
         return math.nan
     target = estimate @ s / (s @ s) * s
-    wanted, distortion = target @ target, np.sum((target - estimate) ** 2)
-    if wanted == 0:
+    signal, distortion = target @ target, np.sum((target - estimate) ** 2)
+    if signal == 0:
         return -100.0
-    return float(10 * np.log10(wanted / max(float(distortion), 1e-10 * float(wanted))))
+    return float(10 * np.log10(signal / max(float(distortion), 1e-10 * float(signal))))
 
 
 def pesq_score(clean: Waveform, estimate: Waveform, rate: int) -> float:
@@ -395,14 +395,12 @@ def pesq_score(clean: Waveform, estimate: Waveform, rate: int) -> float:
     https://doi.org/10.1109/ICASSP.2001.941023. It is wide band (ITU-T P.862.2) if `rate` is at
     least 16 kHz, else narrow band (P.862.1), and NaN if no speech is found.
     """
-    at, band = (16_000, "wb") if rate >= 16_000 else (8_000, "nb")
-    waves, package = (
-        [resample(wave, rate, at) for wave in (clean, estimate)],
-        speech_package("pesq"),
-    )
+    band_rate, band = (16_000, "wb") if rate >= 16_000 else (8_000, "nb")
+    waves = [resample(wave, rate, band_rate) for wave in (clean, estimate)]
+    package = speech_package("pesq")
     try:
         with np.errstate(divide="ignore", invalid="ignore"):
-            return float(package.pesq(at, *waves, band))
+            return float(package.pesq(band_rate, *waves, band))
     except (package.PesqError, ValueError):  # no utterance, silence, or NaN
         return math.nan
 
@@ -411,15 +409,15 @@ def utterance_scores(
     clean: Waveform, noisy: Waveform, enhanced: Waveform, rate: int
 ) -> dict[str, float]:
     """Returns SI-SDR, and PESQ if it is installed, of the enhanced and the noisy utterance."""
-    found = {}
+    pesq = {}
     if find_spec("pesq") is None:
         warnings.warn("pesq is not installed: speech is scored by SI-SDR alone", stacklevel=2)
     else:
         before, after = (pesq_score(clean, wave, rate) for wave in (noisy, enhanced))
         # If PESQ finds no speech in the noisy sound, there is no score; in the enhanced one, 1.
         after = before if math.isnan(before) else float(np.nan_to_num(after, nan=1.0))
-        found = {"PESQ": after, "PESQ noisy": before}
-    return found | {"SI-SDR": si_sdr(clean, enhanced), "SI-SDR noisy": si_sdr(clean, noisy)}
+        pesq = {"PESQ": after, "PESQ noisy": before}
+    return pesq | {"SI-SDR": si_sdr(clean, enhanced), "SI-SDR noisy": si_sdr(clean, noisy)}
 
 
 def mean_scores(table: Mapping[str, np.ndarray], rate: int) -> list[Score]:
@@ -435,5 +433,5 @@ def mean_scores(table: Mapping[str, np.ndarray], rate: int) -> list[Score]:
         columns = {name: after, f"{name} gain": after - before, f"{name} noisy": before}
         for column, values in columns.items():
             rows = np.stack([np.nan_to_num(values), ~np.isnan(values)], axis=1)
-            scores.append(Score.of(column, rows, "ratio", digits=digits, note=note))
+            scores.append(Score.from_rows(column, rows, "ratio", digits=digits, note=note))
     return scores

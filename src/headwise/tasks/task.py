@@ -36,7 +36,7 @@ from headwise.recipes.recipe import Evaluation, Recipe
 from headwise.tasks.scores import Outcome
 from headwise.training.batches import token_batches
 
-SPECIAL = ("pad_token_id", "bos_token_id", "eos_token_id")  # of a tokenizer, for a model's config
+SPECIAL_IDS = ("pad_token_id", "bos_token_id", "eos_token_id")  # of a tokenizer, for a config
 # Returns the results of a function for some batches, in order; a command may show a progress bar.
 BatchMap = Callable[[Sequence[Any], Callable[[Any], Any]], list[Any]]
 
@@ -66,7 +66,7 @@ class PredictRequest:
         """Returns the lines of the files, and the texts; else a default, or standard input."""
         if self.inputs or self.texts:
             return [*chain.from_iterable(map(lines, self.inputs)), *self.texts]
-        return [x.rstrip("\r\n") for x in sys.stdin] if default is None else default
+        return [line.rstrip("\r\n") for line in sys.stdin] if default is None else default
 
 
 @dataclass(frozen=True)
@@ -118,7 +118,7 @@ class Task(TaskData, ABC):
     item_name: ClassVar[str] = "sentences"  # the unit of evaluation and of the bootstrap
     loss_unit: ClassVar[str] = "nats per token"
     # The stacks of the model, each with the length at which costs are counted; 0: the longest.
-    counted: ClassVar[tuple[tuple[str, int], ...]] = (("decoder", 0),)
+    stacks: ClassVar[tuple[tuple[str, int], ...]] = (("decoder", 0),)
     features: datasets.Features | None = None  # the types that `encode` returns
 
     rows: dict[str, Any]
@@ -132,7 +132,7 @@ class Task(TaskData, ABC):
         self.cache_key = []
         self._folder = folder if folder is not None else recipe.pretrained_folder()
         self.open(self._folder)
-        self.splits = {name: self._items(name) for name in self.rows}
+        self.splits = {name: self._split_items(name) for name in self.rows}
 
     def __reduce__(self) -> Any:
         # Another process finds the encoded rows in the cache.
@@ -160,16 +160,16 @@ class Task(TaskData, ABC):
         """Returns encoded rows as items of known lengths, with their random parts."""
         return EncodedDataset(rows, lengths(rows, "input_ids")[:, 0])
 
-    def _items(self, split: str) -> Any:
+    def _split_items(self, split: str) -> Any:
         rows, features = self.rows[split], self.features
         if isinstance(rows, Stream):
 
-            def of_window(columns: Columns) -> EncodedDataset:
+            def encode_window(columns: Columns) -> EncodedDataset:
                 cleaned = type(self).clean(columns, self.recipe.data, "train")
                 encoded = datasets.Dataset.from_dict(self.encode(cleaned), features=features)
                 return self.items(encoded, "train")
 
-            rows.encode = of_window
+            rows.encode = encode_window
             return rows
         key, size = [f"{self.name}: encoding {split}", *self.cache_key], self.rows_at_once
         encoded = encode_rows(rows, self.encode, key, batch_size=size, features=features)
@@ -201,29 +201,29 @@ class Task(TaskData, ABC):
     @classmethod
     def cost_lengths(cls, recipe: Any) -> dict[str, int]:
         """Returns the length in each stack for which multiply-accumulates are counted."""
-        return {stack: length or cls.sizes(recipe)["max_length"] for stack, length in cls.counted}
+        return {stack: length or cls.sizes(recipe)["max_length"] for stack, length in cls.stacks}
 
     @classmethod
     def config(cls, recipe: Any, task: Any = None) -> TransformerConfig:
         """Returns the configuration of a recipe's model; see `sizes`."""
         if recipe.pretrained_folder() is not None:
             return pretrained_config(cls.model_class, recipe)
-        kind: Any = cls.model_class.config_class
-        return kind(**{**cls.sizes(recipe, task), **recipe.model_arguments})
+        config_class: Any = cls.model_class.config_class
+        return config_class(**{**cls.sizes(recipe, task), **recipe.model_arguments})
 
     def build_model(self, recipe: Any) -> HeadwiseModel:
         """Returns the model of a recipe with these data: a new one, or that of a finished run."""
-        run = recipe.pretrained_folder()
-        if run is None:
+        folder = recipe.pretrained_folder()
+        if folder is None:
             return self.model_class(self.config(recipe, self))
-        self.check_encoder(run)
+        self.check_encoder(folder)
         return pretrained_model(self.model_class, recipe)
 
     def check_encoder(self, folder: Path) -> None:
         """Raises `ValueError` if the model in a folder was trained with another encoder."""
-        other = copy(self)
-        other.open(folder)
-        if other.cache_key != self.cache_key:
+        pretrained = copy(self)
+        pretrained.open(folder)
+        if pretrained.cache_key != self.cache_key:
             raise ValueError(
                 f"model.pretrained is {folder}, expected a model with the same vocabulary or "
                 f"palette as the other systems: pretrain all of them in one comparison"
@@ -243,7 +243,7 @@ class Task(TaskData, ABC):
         with_mask = [{**item, "attention_mask": [1] * len(item["input_ids"])} for item in items]
         return pad(with_mask, {**self.padding, "attention_mask": 0})
 
-    def stored(self, split: str) -> EncodedDataset:
+    def stored_items(self, split: str) -> EncodedDataset:
         """Returns the items of a split, which may not be a stream."""
         items = self.splits[split]
         if isinstance(items, Stream):
@@ -252,8 +252,8 @@ class Task(TaskData, ABC):
 
     def batches(self, split: str, batch_tokens: int) -> list[list[int]]:
         """Returns the indices of a split's items in batches of similar length, in a fixed order."""
-        lengths = self.stored(split).lengths
-        batches = token_batches(lengths, max(batch_tokens, int(np.max(lengths))))
+        item_lengths = self.stored_items(split).lengths
+        batches = token_batches(item_lengths, max(batch_tokens, int(np.max(item_lengths))))
         return [batch.tolist() for batch in batches]
 
     @abstractmethod

@@ -32,7 +32,7 @@ from headwise.models.text import Seq2SeqLM, shift_right
 from headwise.ops import IGNORED_LABEL
 from headwise.recipes.recipe import Evaluation, Recipe
 from headwise.tasks.scores import Outcome, Sample, Score, spread
-from headwise.tasks.task import SPECIAL, BatchMap, Positions, PredictRequest, Task, map_batches
+from headwise.tasks.task import SPECIAL_IDS, BatchMap, Positions, PredictRequest, Task, map_batches
 from headwise.training.batches import token_batches
 
 _SEARCH_TOKENS = 4096  # source tokens of a batch, times the beam size
@@ -115,7 +115,7 @@ class Translation(Task):
     built_in: ClassVar = {"interface-strings": interface_strings}
     columns: ClassVar = {"source": "source", "target": "target"}
     key = "source"
-    counted = (("encoder", 10), ("decoder", 10))  # table 1 of https://arxiv.org/abs/2210.05144
+    stacks = (("encoder", 10), ("decoder", 10))  # table 1 of https://arxiv.org/abs/2210.05144
     clean_keys: ClassVar = {"max_length", "max_ratio"}
     clean_features = datasets.Features(dict.fromkeys(columns, datasets.Value("string")))
     features = datasets.Features(
@@ -125,7 +125,7 @@ class Translation(Task):
     @classmethod
     def clean(cls, columns: Columns, data: TranslationData, split: str) -> Columns:
         """Leaves out pairs with an empty side, and training pairs that are too long or uneven."""
-        pairs = zip(*(map(_line, columns[side]) for side in cls.columns), strict=True)
+        pairs = zip(*(map(_one_line, columns[side]) for side in cls.columns), strict=True)
         kept = [x for x in pairs if all(x) and (split != "train" or _fits(x, data))]
         return {"source": [pair[0] for pair in kept], "target": [pair[1] for pair in kept]}
 
@@ -143,9 +143,9 @@ class Translation(Task):
             self.source = self._open(folder, settings.vocab_size, "source")
             size = settings.target_vocab_size or settings.vocab_size
             self.target = self._open(folder and folder / "target", size, "target")
-        both = self.source, self.target
-        self.cache_key = [tokenizer.backend_tokenizer.to_str() for tokenizer in both]
-        self._encoders = [tokenizers.encoder_of(tokenizer) for tokenizer in both]
+        sides = self.source, self.target
+        self.cache_key = [tokenizer.backend_tokenizer.to_str() for tokenizer in sides]
+        self._encoders = [tokenizers.encoder_of(tokenizer) for tokenizer in sides]
         self.padding = {"input_ids": self.source.pad_token_id, "labels": IGNORED_LABEL}
 
     def _open(self, folder: Path | None, size: int, *sides: str) -> PreTrainedTokenizerFast:
@@ -171,17 +171,17 @@ class Translation(Task):
 
     @classmethod
     def sizes(cls, recipe: TranslationRecipe, task: Any = None) -> dict[str, Any]:
-        settings, found = recipe.tokenizer, {}
+        settings, arguments = recipe.tokenizer, {}
         if task is None:
             is_joint, size = settings.joint, tokenizers.largest_size(settings, "translation")
-            sizes = size, settings.target_vocab_size or size
+            target_size = settings.target_vocab_size or size
         else:
-            is_joint = task.source is task.target
-            sizes = tokenizers.vocab_size(task.source), tokenizers.vocab_size(task.target)
-            found = {name: getattr(task.target, name) for name in SPECIAL}
+            is_joint, size = task.source is task.target, tokenizers.vocab_size(task.source)
+            target_size = tokenizers.vocab_size(task.target)
+            arguments = {name: getattr(task.target, name) for name in SPECIAL_IDS}
         if not recipe.pretrained:
-            found["share_embeddings"] = "all" if is_joint else "target"
-        return {**found, "vocab_size": sizes[0], "target_vocab_size": sizes[1]}
+            arguments["share_embeddings"] = "all" if is_joint else "target"
+        return {**arguments, "vocab_size": size, "target_vocab_size": target_size}
 
     def build_model(self, recipe: Any) -> HeadwiseModel:
         model = super().build_model(recipe)
@@ -198,27 +198,27 @@ class Translation(Task):
     def describe(self, batch: Mapping[str, Tensor]) -> dict[str, Positions]:
         """Returns source and target; the decoder reads the target shifted, behind `<bos>`."""
         labels, padding = batch["labels"], self.target.pad_token_id
-        read = shift_right(labels, self.target.bos_token_id, padding)
-        read = read.masked_fill(labels == IGNORED_LABEL, padding)
+        inputs = shift_right(labels, self.target.bos_token_id, padding)
+        inputs = inputs.masked_fill(labels == IGNORED_LABEL, padding)
         source, target = map(tokenizers.token_names, (self.source, self.target))
         return {
             "encoder": Positions(batch["input_ids"].shape, batch["input_ids"], source),
-            "decoder": Positions(read.shape, read, target),
+            "decoder": Positions(inputs.shape, inputs, target),
         }
 
     def evaluate(
         self, model: Any, split: str, evaluation: Any, map_batches: BatchMap = map_batches
     ) -> Outcome:
-        self.stored(split)
+        self.stored_items(split)  # raises an error for a stream
         sources, references = (list(self.rows[split][side]) for side in ("source", "target"))
-        made = translate(model, self.source, self.target, sources, evaluation, map_batches)
-        scores = bleu_and_chrf(made, references, evaluation.bleu, self.language)
+        outputs = translate(model, self.source, self.target, sources, evaluation, map_batches)
+        scores = bleu_and_chrf(outputs, references, evaluation.bleu, self.language)
         long = [i for i, text in enumerate(sources) if len(text.split()) >= 4]  # worth showing
         samples = [
-            Sample(given={"Source": sources[i], "Reference": references[i]}, made=made[i])
+            Sample(given={"Source": sources[i], "Reference": references[i]}, made=outputs[i])
             for i in spread(long, _SAMPLES)
         ]
-        return Outcome(scores=scores, outputs=made, samples=samples)
+        return Outcome(scores=scores, outputs=outputs, samples=samples)
 
     @classmethod
     def predict(
@@ -226,12 +226,12 @@ class Translation(Task):
     ) -> Iterator[str]:
         """Yields the translation of each line."""
         request.refuse(cls.name, "number", "output")
-        second = folder / "target" if (folder / "target").is_dir() else folder
-        source, target = map(tokenizers.read_tokenizer, (folder, second))
+        target_folder = folder / "target" if (folder / "target").is_dir() else folder
+        source, target = map(tokenizers.read_tokenizer, (folder, target_folder))
         lines = request.lines()
         for begin in range(0, len(lines), _LINES):
-            some = lines[begin : begin + _LINES]
-            yield from translate(model, source, target, some, recipe.evaluation)
+            texts = lines[begin : begin + _LINES]
+            yield from translate(model, source, target, texts, recipe.evaluation)
 
 
 def translate(
@@ -243,30 +243,30 @@ def translate(
     map_batches: BatchMap = map_batches,
 ) -> list[str]:
     """Returns the translation of each text as one line; that of an empty text is empty."""
-    lines = [_line(text) for text in texts]
-    different = list(dict.fromkeys(filter(None, lines)))
-    if not different:
+    lines = [_one_line(text) for text in texts]
+    unique = list(dict.fromkeys(filter(None, lines)))
+    if not unique:
         return lines
-    numbers = [len(ids) for ids in source(different)["input_ids"]]
-    indices = token_batches(numbers, max(_SEARCH_TOKENS // evaluation.beam_size, *numbers))
-    batches = [[different[index] for index in batch] for batch in indices]
+    sizes = [len(ids) for ids in source(unique)["input_ids"]]
+    indices = token_batches(sizes, max(_SEARCH_TOKENS // evaluation.beam_size, *sizes))
+    batches = [[unique[index] for index in batch] for batch in indices]
 
     def search(batch: list[str]) -> list[str]:
         inputs = source(batch, padding=True, return_tensors="pt").to(model.device)
         limits = inputs["attention_mask"].sum(1) + evaluation.max_length_extra
         if model.config.max_positions is not None:
             limits = limits.clamp(max=model.config.max_positions)
-        made = model.generate(
+        ids = model.generate(
             **inputs,
             **_search_options(evaluation),
             max_length=int(limits.max()) + 1,  # the start token counts
             stopping_criteria=StoppingCriteriaList([_LengthLimit(limits)]),
         )
-        return [_line(text) for text in target.batch_decode(made, skip_special_tokens=True)]
+        return [_one_line(text) for text in target.batch_decode(ids, skip_special_tokens=True)]
 
     translations = {"": ""}
-    for batch, found in zip(batches, map_batches(batches, search), strict=True):
-        translations.update(zip(batch, found, strict=True))
+    for batch, outputs in zip(batches, map_batches(batches, search), strict=True):
+        translations.update(zip(batch, outputs, strict=True))
     return [translations[line] for line in lines]
 
 
@@ -283,11 +283,11 @@ class _LengthLimit(StoppingCriteria):
 
 def _search_options(evaluation: TranslationEvaluation) -> dict[str, Any]:
     """Returns the arguments of `generate` that do not depend on the source."""
-    sizes = {"num_beams": evaluation.beam_size, "length_penalty": evaluation.length_penalty}
-    return {**sizes, "early_stopping": False, "do_sample": False}
+    search = {"num_beams": evaluation.beam_size, "length_penalty": evaluation.length_penalty}
+    return {**search, "early_stopping": False, "do_sample": False}
 
 
-def _line(text: Any) -> str:
+def _one_line(text: Any) -> str:
     """Returns a text, or None, as one line."""
     if not isinstance(text, str | None):
         raise DataError(
@@ -299,8 +299,7 @@ def _line(text: Any) -> str:
 
 def _fits(pair: tuple[str, str], data: TranslationData) -> bool:
     shorter, longer = sorted(len(side.split()) for side in pair)
-    most = data.max_length or math.inf, (data.max_ratio or math.inf) * shorter
-    return longer <= min(most)
+    return longer <= min(data.max_length or math.inf, (data.max_ratio or math.inf) * shorter)
 
 
 # --- BLEU and chrF ------------------------------------------------------------------------------
@@ -331,7 +330,7 @@ def bleu_metric(options: Mapping[str, Any], language: str | None = None) -> BLEU
 
 
 def bleu_and_chrf(
-    made: Sequence[str],
+    translations: Sequence[str],
     references: Sequence[str],
     bleu: Mapping[str, Any] | None = None,
     language: str | None = None,
@@ -347,10 +346,10 @@ def bleu_and_chrf(
     bleu, scores = bleu or {}, []
     options = {name: bleu[name] for name in bleu if name.startswith("smooth_")}
     metrics = {"BLEU": (bleu_metric(bleu, language), options), "chrF": (CHRF(), {})}
-    for name, (metric, of) in metrics.items():
-        rows = metric._extract_corpus_statistics(made, [references])
+    for name, (metric, arguments) in metrics.items():
+        rows = metric._extract_corpus_statistics(translations, [references])
         note = str(metric.get_signature())
-        scores.append(Score.of(name, rows, name.lower(), options=of, note=note))
+        scores.append(Score.from_rows(name, rows, name.lower(), options=arguments, note=note))
     return scores
 
 
