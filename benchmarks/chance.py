@@ -62,13 +62,13 @@ def matches(generator: np.random.Generator, quality: np.ndarray) -> np.ndarray:
     """Lengths, matches and numbers of n-grams of sentences; n words match if n − 1 of them do."""
     lengths = 4 + np.random.default_rng(0).poisson(8, len(quality))
     probability = 1 / (1 + np.exp(-(0.3 + 0.6 * quality)))
-    made = np.maximum(1, lengths + generator.integers(-2, 3, len(quality)))
-    numbers = [np.maximum(0, made - order) for order in range(4)]
-    matched, left = [], made
-    for number in numbers:
-        left = generator.binomial(np.minimum(left, number), probability)
-        matched.append(left)
-    return np.stack([made, lengths, *matched, *numbers], axis=1)
+    output_lengths = np.maximum(1, lengths + generator.integers(-2, 3, len(quality)))
+    ngrams = [np.maximum(0, output_lengths - order) for order in range(4)]
+    matched, count = [], output_lengths
+    for number in ngrams:
+        count = generator.binomial(np.minimum(count, number), probability)
+        matched.append(count)
+    return np.stack([output_lengths, lengths, *matched, *ngrams], axis=1)
 
 
 WORLDS = {
@@ -91,68 +91,69 @@ def simulate(cell: Cell, generator: np.random.Generator) -> list[Scores]:
     """Simulates the scores of systems on the same items; the last system is better by the lead."""
     world = WORLDS[cell.world]
 
-    def drawn(deviation: float) -> np.ndarray:
+    def draw(deviation: float) -> np.ndarray:
         return deviation * generator.normal(size=world.items)
 
-    items, systems = drawn(ITEM), []
+    items, systems = draw(ITEM), []
     for system in range(cell.systems):
-        own = items + drawn(SYSTEM_AND_ITEM) + cell.lead * (system == cell.systems - 1)
+        quality = items + draw(SYSTEM_AND_ITEM) + cell.lead * (system == cell.systems - 1)
         runs = []
         for _ in range(cell.seeds):
-            of_seed = cell.spread * world.unit * generator.normal()
-            rows = world.rows(generator, own + of_seed + drawn(SEED_AND_ITEM)).astype(float)
+            shift = cell.spread * world.unit * generator.normal()
+            rows = world.rows(generator, quality + shift + draw(SEED_AND_ITEM)).astype(float)
             run = Score(name="", value=math.nan, statistic=world.statistic, rows=rows.tolist())
-            run.value = float(run.of_resamples(rows, np.ones((1, world.items)))[0])
+            run.value = float(run.resampled_values(rows, np.ones((1, world.items)))[0])
             runs.append(run)
-        systems.append(Scores.of(runs))
+        systems.append(Scores.from_runs(runs))
     return systems
 
 
-def of_first_seed(system: Scores) -> Scores:
+def first_seed(system: Scores) -> Scores:
     """Returns what is known of a system after one run."""
     return Scores(system.values[:1], system.resamples[:1], system.items)
 
 
-def resampled_p(one: Scores, other: Scores, generator: np.random.Generator) -> float:
+def resampled_p(first: Scores, second: Scores, generator: np.random.Generator) -> float:
     """Computes p of a bootstrap that resamples both seeds and items."""
-    drawn = []
-    for system in (one, other):
+    means = []
+    for system in (first, second):
         seeds, resamples = system.resamples.shape
-        chosen = generator.integers(seeds, size=(seeds, resamples))
-        drawn.append(system.resamples[chosen, np.arange(resamples)].mean(0))
-    differences = drawn[0] - drawn[1]
-    observed = abs(one.values.mean() - other.values.mean())
-    strayed = np.abs(differences - differences.mean()) >= observed
-    return (strayed.sum() + 1) / (len(differences) + 1)
+        drawn_seeds = generator.integers(seeds, size=(seeds, resamples))
+        means.append(system.resamples[drawn_seeds, np.arange(resamples)].mean(0))
+    differences = means[0] - means[1]
+    observed = abs(first.values.mean() - second.values.mean())
+    exceeding = np.abs(differences - differences.mean()) >= observed
+    return (exceeding.sum() + 1) / (len(differences) + 1)
 
 
 def judge(cell: Cell, comparison: int) -> dict[str, float]:
     """Applies the procedures to a simulated comparison."""
-    about = [comparison, cell.seeds, cell.systems, round(10 * cell.spread)]
-    generator = np.random.default_rng(about)
-    baseline, *others = simulate(cell, generator)
-    table = [contrast(each, baseline, tests=len(others)) for each in others]
-    have_seeds = "seeds" in table[0].variance_source
-    first = contrast(of_first_seed(others[-1]), of_first_seed(baseline))
+    entropy = [comparison, cell.seeds, cell.systems, round(10 * cell.spread)]
+    generator = np.random.default_rng(entropy)
+    baseline, *systems = simulate(cell, generator)
+    differences = [contrast(system, baseline, tests=len(systems)) for system in systems]
+    p_values = [difference.p for difference in differences]
+    have_seeds = "seeds" in differences[0].variance_source
+    single = contrast(first_seed(systems[-1]), first_seed(baseline))
     return {
-        "headwise": have_seeds and min(holm([each.p for each in table])) < SIGNIFICANT,
-        "not corrected": have_seeds and min(each.p for each in table) < SIGNIFICANT,
-        "first seed": first.p < SIGNIFICANT,
-        "resampled": resampled_p(baseline, others[-1], generator) < SIGNIFICANT,
-        "detectable": table[-1].detectable,
-        "difference": table[-1].value,
+        "headwise": have_seeds and min(holm(p_values)) < SIGNIFICANT,
+        "not corrected": have_seeds and min(p_values) < SIGNIFICANT,
+        "first seed": single.p < SIGNIFICANT,
+        "resampled": resampled_p(baseline, systems[-1], generator) < SIGNIFICANT,
+        "detectable": differences[-1].detectable,
+        "difference": differences[-1].value,
     }
 
 
-def judged(cells: list[Cell], comparisons: int) -> pd.DataFrame:
+def judge_cells(cells: list[Cell], comparisons: int) -> pd.DataFrame:
     """Applies the procedures to comparisons of each cell: a row a cell, with means."""
     rows = []
     with ProcessPoolExecutor() as pool:
         for cell in cells:
-            each = [cell] * comparisons
-            found = pd.DataFrame(pool.map(judge, each, range(comparisons), chunksize=20))
-            of_cell = {**found.astype(float).mean(), "detectable": found["detectable"].median()}
-            rows.append({**cell._asdict(), **of_cell})
+            repeated = [cell] * comparisons
+            table = pd.DataFrame(pool.map(judge, repeated, range(comparisons), chunksize=20))
+            means = {**table.astype(float).mean(), "detectable": table["detectable"].median()}
+            rows.append({**cell._asdict(), **means})
     return pd.DataFrame(rows)
 
 
@@ -171,11 +172,11 @@ def main() -> None:
         cells = [Cell(options.world, 3, 1.0, systems=6)]
     else:
         # How far a lead in quality moves a score, and how large a difference is detectable.
-        trial = [Cell(options.world, seeds, 1.0, lead=0.2) for seeds in SEEDS[1:]]
-        found = judged(trial, options.comparisons)
-        lead = 0.2 * found["detectable"] / found["difference"].abs()
-        cells = [cell._replace(lead=float(of)) for cell, of in zip(trial, lead, strict=True)]
-    print(judged(cells, options.comparisons).round(3).to_string(index=False))
+        trials = [Cell(options.world, seeds, 1.0, lead=0.2) for seeds in SEEDS[1:]]
+        table = judge_cells(trials, options.comparisons)
+        leads = 0.2 * table["detectable"] / table["difference"].abs()
+        cells = [cell._replace(lead=float(lead)) for cell, lead in zip(trials, leads, strict=True)]
+    print(judge_cells(cells, options.comparisons).round(3).to_string(index=False))
 
 
 if __name__ == "__main__":

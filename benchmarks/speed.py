@@ -57,7 +57,7 @@ class Contender(NamedTuple):
     """Something that is timed, and the name of what it is compared with."""
 
     name: str
-    over: str  # the name of the one whose time is 1
+    baseline: str  # the name of the one whose time is 1
     run: Run
 
 
@@ -87,13 +87,13 @@ def layers(options: argparse.Namespace) -> list[Contender]:
     dim, heads, hidden = options.dim, options.heads, options.ffn * options.dim
     x = torch.randn(options.batch, options.time, dim, device=options.device, dtype=options.dtype)
 
-    def passes(module: nn.Module, times: int, *others: Any, **settings: Any) -> Run:
+    def training_pass(module: nn.Module, times: int, *arguments: Any, **keywords: Any) -> Run:
         """Makes a function that does a forward and backward pass; x is given so many times."""
         module.to(x.device, x.dtype).train()
 
         def run() -> None:
-            y = x.detach().requires_grad_()
-            output = module(*[y] * times, *others, **settings)
+            inputs = [x.detach().requires_grad_()] * times
+            output = module(*inputs, *arguments, **keywords)
             output = output if isinstance(output, Tensor) else output[0]
             (output.float().square().mean() + hw.auxiliary_loss(module)).backward()
             module.zero_grad(set_to_none=True)
@@ -101,18 +101,19 @@ def layers(options: argparse.Namespace) -> list[Contender]:
         return run
 
     attention = nn.MultiheadAttention(dim, heads, batch_first=True)
-    run = passes(attention, 3, need_weights=False)
+    run = training_pass(attention, 3, need_weights=False)
     attentions = [Contender("nn.MultiheadAttention", "nn.MultiheadAttention", run)]
     layer: nn.Module = nn.TransformerEncoderLayer(dim, heads, hidden, 0.0, batch_first=True)
-    whole = [Contender("PyTorch's layer", "PyTorch's layer", passes(layer, 1))]
+    whole = [Contender("PyTorch's layer", "PyTorch's layer", training_pass(layer, 1))]
     sizes = {"embed_dim": dim, "num_heads": heads, "ffn_dim": hidden, "layers": 1, "dropout": 0.0}
     for name, plan in plans(options).items():
         config = hw.SequenceClassifierConfig(**sizes, attention={**plan, "layers": [0]})
-        layer = spread(Layer(config, {s: of[0] for s, of in config.systems().items()}, 0))
+        systems = {site: by_layer[0] for site, by_layer in config.systems().items()}
+        layer = spread_tokens(Layer(config, systems, 0))
         system = layer.self_attention
         if system is not None and system.replaces == "attention":
-            attentions.append(Contender(name, attentions[0].name, passes(system, 3)))
-        whole.append(Contender(f"layer, {name}", whole[0].name, passes(layer, 1, {}, {})))
+            attentions.append(Contender(name, attentions[0].name, training_pass(system, 3)))
+        whole.append(Contender(f"layer, {name}", whole[0].name, training_pass(layer, 1, {}, {})))
     return attentions + whole
 
 
@@ -130,25 +131,25 @@ def steps(options: argparse.Namespace) -> list[Contender]:
 
         return run
 
-    found = models(options)
-    return [Contender(name, "standard", training_step(found[name])) for name in found]
+    by_name = models(options)
+    return [Contender(name, "standard", training_step(model)) for name, model in by_name.items()]
 
 
 def decoding(options: argparse.Namespace) -> list[Contender]:
     """Makes greedy decoding by all systems of the same random texts, into outputs of one length."""
     texts = torch.randint(3, VOCABULARY, (options.batch, options.time), device=options.device)
-    how = {"min_new_tokens": TOKENS, "max_new_tokens": TOKENS, "do_sample": False, "num_beams": 1}
-    how["attention_mask"] = torch.ones_like(texts)
+    settings = {"min_new_tokens": TOKENS, "max_new_tokens": TOKENS, "num_beams": 1}
+    settings |= {"do_sample": False, "attention_mask": torch.ones_like(texts)}
     return [
-        Contender(name, "standard", partial(model.eval().generate, texts, **how))
+        Contender(name, "standard", partial(model.eval().generate, texts, **settings))
         for name, model in models(options).items()
     ]
 
 
 def models(options: argparse.Namespace) -> dict[str, Any]:
     """Makes an encoder-decoder of each system, and Marian's of the same size."""
-    stack = {"layers": options.layers, "attention_heads": options.heads}
-    stack["ffn_dim"] = options.ffn * options.dim
+    hidden = options.ffn * options.dim
+    stack = {"layers": options.layers, "attention_heads": options.heads, "ffn_dim": hidden}
     marian = MarianConfig(
         vocab_size=VOCABULARY,
         d_model=options.dim,
@@ -160,24 +161,24 @@ def models(options: argparse.Namespace) -> dict[str, Any]:
         decoder_start_token_id=1,
         **{f"{side}_{key}": n for side in ("encoder", "decoder") for key, n in stack.items()},
     )
-    found: dict[str, Any] = {}
+    by_name: dict[str, Any] = {}
     for name, plan in plans(options).items():
         config = hw.Seq2SeqLMConfig(
             vocab_size=VOCABULARY,
             embed_dim=options.dim,
             num_heads=options.heads,
-            ffn_dim=options.ffn * options.dim,
+            ffn_dim=hidden,
             encoder_layers=options.layers,
             decoder_layers=options.layers,
             attention=plan,
             dropout=0.0,
         )
-        found[name] = spread(hw.Seq2SeqLM(config))
-    found["transformers' Marian"] = MarianMTModel(marian)
-    return {name: model.to(options.device, options.dtype) for name, model in found.items()}
+        by_name[name] = spread_tokens(hw.Seq2SeqLM(config))
+    by_name["transformers' Marian"] = MarianMTModel(marian)
+    return {name: model.to(options.device, options.dtype) for name, model in by_name.items()}
 
 
-def spread(model: Any) -> Any:
+def spread_tokens(model: Any) -> Any:
     """Draws routers anew, which start at zero: tokens spread over experts, as in training."""
     for name, parameter in model.named_parameters():
         if "router" in name:
@@ -192,20 +193,20 @@ def measure(contenders: list[Contender], options: argparse.Namespace) -> pd.Data
     """Times all contenders, a row each; the first round only warms up."""
     threads = torch.get_num_threads()
     timers = [
-        benchmark.Timer("run()", globals={"run": each.run}, num_threads=threads)
-        for each in contenders
+        benchmark.Timer("run()", globals={"run": contender.run}, num_threads=threads)
+        for contender in contenders
     ]
     rounds = [
         [timer.blocked_autorange(min_run_time=options.seconds).median for timer in timers]
         for _ in range(options.rounds + 1)
     ]
-    seconds = pd.DataFrame(rounds[1:], columns=[each.name for each in contenders])
-    found = []
-    for name, over, _ in contenders:
-        ratio = OverRounds.of((seconds[name] / seconds[over]).tolist())
+    seconds = pd.DataFrame(rounds[1:], columns=[contender.name for contender in contenders])
+    rows = []
+    for name, baseline, _ in contenders:
+        ratio = OverRounds.from_figures((seconds[name] / seconds[baseline]).tolist())
         milliseconds = 1e3 * float(seconds[name].median())
-        found.append({"name": name, "over": over, "ms": milliseconds, **ratio.model_dump()})
-    return pd.DataFrame(found)
+        rows.append({"name": name, "over": baseline, "ms": milliseconds, **ratio.model_dump()})
+    return pd.DataFrame(rows)
 
 
 def main() -> None:
@@ -214,18 +215,18 @@ def main() -> None:
     torch.manual_seed(0)
     warnings.simplefilter("ignore", UntrainedRuleWarning)
     contenders = {"layer": layers, "step": steps, "decode": decoding}[options.what](options)
-    chosen = [each for each in contenders if any(text in each.name for text in options.systems)]
-    needed = {each.over for each in chosen}
-    found = measure([c for c in contenders if c in chosen or c.name in needed], options)
-    asked = {key: str(value) for key, value in vars(options).items()}
+    chosen = [c for c in contenders if any(text in c.name for text in options.systems)]
+    baselines = {c.baseline for c in chosen}
+    table = measure([c for c in contenders if c in chosen or c.name in baselines], options)
+    settings = {key: str(value) for key, value in vars(options).items()}
     git = ["git", "describe", "--always", "--dirty", "--exclude", "*"]
     commit = subprocess.run(git, cwd=Path(__file__).parent, capture_output=True, text=True).stdout
-    about = {"options": asked, "machine": machine(), "versions": versions()}
-    about |= {"commit": commit.strip()}
+    about = {"options": settings, "machine": machine(), "versions": versions()}
+    about["commit"] = commit.strip()
     print(*(f"{key}: {value}" for key, value in about.items()), sep="\n")
-    print(found.to_string(index=False, float_format="{:.3g}".format))
+    print(table.to_string(index=False, float_format="{:.3g}".format))
     if options.json:
-        about["results"] = found.to_dict("records")
+        about["results"] = table.to_dict("records")
         write_text(options.json, json.dumps(about, indent=1) + "\n")
 
 

@@ -17,10 +17,10 @@ import matplotlib
 import typer
 from typer import Option
 
-from evidence.verdicts import HERE, Claim, Kind, Lines, Verdict, read_catalogue, read_lines, verdict
+from evidence.verdicts import HERE, Claim, Kind, Lines, Verdict, judge, read_catalogue, read_lines
 from headwise.cli.app import clear_errors, parse_names
 from headwise.files import write_bytes, write_text
-from headwise.report.page import axes
+from headwise.report.page import subplots
 
 PAGE = HERE.parent / "docs" / "results.md"
 BEGIN, END = "<!-- verdicts: python -m evidence page -->\n\n", "\n\n<!-- end of verdicts -->"
@@ -52,11 +52,11 @@ def listing(
     with clear_errors():
         catalogue, lines = read_catalogue(), read_lines(results)
         for name, claim in catalogue.claims(ids).items() if ids else ():
-            say_all(name, claim, lines)
+            print_claim(name, claim, lines)
         for paper in catalogue.papers if not ids else ():
             typer.secho(paper.paper, underline=True)
             for name, claim in paper.claims.items():
-                typer.echo(f"{name:4} {verdict(claim, lines)!s:24} {claim.says}")
+                typer.echo(f"{name:4} {judge(claim, lines)!s:24} {claim.says}")
             typer.echo(f"Not tested: {paper.left_out}\n" if paper.left_out else "")
 
 
@@ -80,16 +80,16 @@ def run(
         claims, lines = read_catalogue().claims(ids), read_lines(results)
         numbers = [int(number) for number in parse_names("--seeds", seeds)]
         for name in dict.fromkeys(c.experiment for c in claims.values() if c.experiment):
-            of = [claim for claim in claims.values() if claim.experiment == name]
-            if of[0].quantity.kind == "time":  # as all claims of its experiment are
+            tested = [claim for claim in claims.values() if claim.experiment == name]
+            if tested[0].quantity.kind == "time":  # as all claims of its experiment are
                 measure(name, results)
                 lines[name] = read_lines(results)[name]
             else:
-                digests = train(name, of, numbers, jobs, tune, results)
-                every = read_lines(results)[name]
-                lines[name] = [line for line in every if line["data"] in digests]
+                digests = train(name, tested, numbers, jobs, tune, results)
+                recorded = read_lines(results)[name]
+                lines[name] = [line for line in recorded if line["data"] in digests]
         for name, claim in claims.items():
-            say_all(name, claim, lines)
+            print_claim(name, claim, lines)
 
 
 @app.command()
@@ -97,20 +97,21 @@ def page() -> None:
     """Write the verdicts into docs/results.md, and the picture beside it."""
     with clear_errors():
         lines = read_lines(RESULTS)
-        verdicts = {n: verdict(claim, lines) for n, claim in read_catalogue().claims().items()}
+        verdicts = {n: judge(claim, lines) for n, claim in read_catalogue().claims().items()}
         before, begin, rest = PAGE.read_text(encoding="utf-8").partition(BEGIN)
         _, end, after = rest.partition(END)
         write_bytes(PAGE.parent / "pictures" / "claims-laptop.svg", forest(verdicts))
         write_text(PAGE, f"{before}{begin}{results_page(verdicts)}{end}{after}")
 
 
-def say_all(name: str, claim: Claim, lines: Lines) -> None:
+def print_claim(name: str, claim: Claim, lines: Lines) -> None:
     """Prints all that is known of a claim."""
-    found = verdict(claim, lines)
-    typer.secho(f"{name}: {found}", bold=True)
+    verdict = judge(claim, lines)
+    typer.secho(f"{name}: {verdict}", bold=True)
     typer.echo(f"  {claim.says} ({claim.where}; printed: {claim.printed})")
-    for each in found.findings:
-        typer.echo(f"  {each.test}: {'; '.join(filter(None, each[1:4]))}")
+    for finding in verdict.findings:
+        texts = filter(None, [finding.kind, finding.measured, finding.details])
+        typer.echo(f"  {finding.test}: {'; '.join(texts)}")
     for text in filter(None, [claim.untestable, claim.cause, claim.note]):
         typer.echo(f"  {text}")
     if claim.paper_recipe:
@@ -119,27 +120,27 @@ def say_all(name: str, claim: Claim, lines: Lines) -> None:
 
 def results_page(verdicts: Mapping[str, Verdict]) -> str:
     """Writes the part of docs/results.md that is not written by hand."""
-    catalogue, kinds = read_catalogue(), Counter(each.kind for each in verdicts.values())
+    catalogue, kinds = read_catalogue(), Counter(verdict.kind for verdict in verdicts.values())
     claims = catalogue.claims()
     rows = ["| | claim | verdict here | measured |", "|---|---|---|---|"]
     not_run: list[str] = []
     for paper in catalogue.papers:
-        run = {n: claim for n, claim in paper.claims.items() if verdicts[n].kind != "not run"}
-        left = [f"**{n}** {claim.short}" for n, claim in paper.claims.items() if n not in run]
+        tested = {n: claim for n, claim in paper.claims.items() if verdicts[n].kind != "not run"}
+        left = [f"**{n}** {claim.short}" for n, claim in paper.claims.items() if n not in tested]
         if left:
             not_run.append(f"- {paper.system}: {'; '.join(left)}")
-        if run:
+        if tested:
             rows.append(f"| | **{paper.system}** ([paper]({paper.link})) | | |")
-        for name, claim in run.items():
-            found = verdicts[name]
-            decided = [f for f in found.findings if f.kind == found.kind]
-            said = decided[0].said if decided else ""
+        for name, claim in tested.items():
+            verdict = verdicts[name]
+            decisive = [f for f in verdict.findings if f.kind == verdict.kind]
+            text = decisive[0].measured if decisive else ""
             if claim.quantity.kind == "count":
-                agree = sum(f.kind == "holds" for f in found.findings)
-                said = f"{agree} of {len(found.findings)} figures agree"
-            elif said and len(found.findings) > 1:
-                said = f"{decided[0].test}: {said}"
-            rows.append(f"| {name} | {claim.short} | {MARKS[found.kind]} {found} | {said} |")
+                agreeing = sum(f.kind == "holds" for f in verdict.findings)
+                text = f"{agreeing} of {len(verdict.findings)} figures agree"
+            elif text and len(verdict.findings) > 1:
+                text = f"{decisive[0].test}: {text}"
+            rows.append(f"| {name} | {claim.short} | {MARKS[verdict.kind]} {verdict} | {text} |")
     causes = [f"- **{name}**: {claim.cause}" for name, claim in claims.items() if claim.cause]
     return "\n\n".join(
         [
@@ -156,9 +157,9 @@ def results_page(verdicts: Mapping[str, Verdict]) -> str:
 
 def forest(verdicts: Mapping[str, Verdict]) -> bytes:
     """Draws the difference of each test in units of its margin, as SVG."""
-    every = [(name, f) for name, found in verdicts.items() for f in found.findings]
-    rows = [(name, f) for name, f in every if f.advantage and abs(f.advantage[1]) < WIDEST]
-    figure, (plot,) = axes(height=0.8 + 0.22 * len(rows), width=9)
+    findings = [(name, f) for name, verdict in verdicts.items() for f in verdict.findings]
+    rows = [(name, f) for name, f in findings if f.advantage and abs(f.advantage[1]) < WIDEST]
+    figure, (plot,) = subplots(height=0.8 + 0.22 * len(rows), width=9)
     for row, (_, finding) in enumerate(rows):
         low, value, high = finding.advantage or (0, 0, 0)
         plot.plot([low, high], [row, row], color=COLOURS[finding.kind])

@@ -32,13 +32,13 @@ ALIASES = {"mae=random-expert": "mae=only-expert,expert=0"}
 
 def compare(name: str, folder: Path, *options: str, **environment: str) -> int:
     """Runs `headwise compare`, which goes on from where it was stopped; returns how it ended."""
-    command = [sys.executable, "-m", "headwise", "compare", recipe_of(name), f"--output={folder}"]
+    command = [sys.executable, "-m", "headwise", "compare", recipe_path(name), f"--output={folder}"]
     # Control-C reaches it too, and it ends after a checkpoint; `subprocess.run` would kill it.
     with subprocess.Popen([*command, *options], env={**os.environ, **environment}) as process:
         return process.wait()
 
 
-def recipe_of(name: str) -> str:
+def recipe_path(name: str) -> str:
     return str(HERE / "recipes" / f"{name}.yaml")
 
 
@@ -62,38 +62,36 @@ def train(
     A run that has a line on the same data is not trained again.
     """
     catalogue = read_catalogue()
-    every = [each for each in catalogue.claims().values() if each.experiment == experiment]
+    all_claims = [claim for claim in catalogue.claims().values() if claim.experiment == experiment]
     digests = set()
     for name in dict.fromkeys(subject.system for claim in claims for subject in claim.subjects):
         dataset, _, system = name.rpartition("/")
-        recipe = load_recipe(recipe_of(experiment)).system(system, dataset or None)
+        recipe = load_recipe(recipe_path(experiment)).system(system, dataset or None)
         task = task_class(recipe.task)(recipe)
-        of = {"kind": "run", "system": name, "data": task.content_hash()}
-        digests.add(of["data"])
+        keys = {"kind": "run", "system": name, "data": task.content_hash()}
+        digests.add(keys["data"])
         lines = read_lines(results).get(experiment, [])
-        known = [line["seed"] for line in lines if of.items() <= line.items()]
-        missing = [seed for seed in seeds if seed not in known]
+        recorded = [line["seed"] for line in lines if keys.items() <= line.items()]
+        missing = [seed for seed in seeds if seed not in recorded]
         if not missing:
             continue
-        options = [
-            f"--systems={system}",
-            f"--seeds={','.join(map(str, missing))}",
-            f"--jobs={jobs}",
-        ]
+        seed_list = ",".join(map(str, missing))
+        options = [f"--systems={system}", f"--seeds={seed_list}", f"--jobs={jobs}"]
         if tune:
             options += [f"--tune={values}" for values in catalogue.tune.get(experiment, ())]
         options += [f"--datasets={dataset}"] if dataset else []
-        end = compare(experiment, RUNS / experiment, *options)
+        status = compare(experiment, RUNS / experiment, *options)
         for seed in missing:
             run = RUNS / experiment / f"{name}-seed{seed}"
             if (run / "result.json").is_file():
-                append(results, experiment, {**of, "seed": seed, **line_of(run, task, every)})
-        if end:
-            raise typer.Exit(end)
+                line = {**keys, "seed": seed, **describe_run(run, task, all_claims)}
+                append(results, experiment, line)
+        if status:
+            raise typer.Exit(status)
     return digests
 
 
-def line_of(run: Path, task: Any, claims: Sequence[Claim]) -> dict[str, Any]:
+def describe_run(run: Path, task: Any, claims: Sequence[Claim]) -> dict[str, Any]:
     """Collects all that the claims of an experiment need of a finished run."""
     result, model, scores = read_result(run), read_model(run), read_outcome(run).scores
     assert result is not None
@@ -101,22 +99,22 @@ def line_of(run: Path, task: Any, claims: Sequence[Claim]) -> dict[str, Any]:
     ablations = [name for s in subjects if s.system == result.system for name in s.ablated]
     items = task.splits["test"]
     size = max(1, min(16, len(items) // 50))  # at least 50 batches if there are so many items
-    chosen = [range(at, min(at + size, len(items))) for at in range(0, len(items), size)]
-    batches = [task.collate(items.__getitems__(list(some))) for some in chosen]
+    indices = np.array_split(range(len(items)), range(size, len(items), size))
+    batches = [task.collate(items.__getitems__(part.tolist())) for part in indices]
     rows = {scores[0].name: scores[0].rows}
     for name in dict.fromkeys(["", *ablations]):
-        changed = parse_ablations([ALIASES.get(name, name)]) if name else {}
-        with ablated(model, changed), evaluation_mode(model):
-            found = [loss_and_labels(model, batch).tolist() for batch in batches]
-        rows[f"loss with {name}" if name else "loss"] = found
+        ablation = parse_ablations([ALIASES.get(name, name)]) if name else {}
+        with ablated(model, ablation), evaluation_mode(model):
+            losses = [loss_and_labels(model, batch).tolist() for batch in batches]
+        rows[f"loss with {name}" if name else "loss"] = losses
     start = result.history[0] if result.history else {}
-    figures = {"eval_loss", *(claim.quantity.key for claim in claims)}
+    keys = {"eval_loss", *(claim.quantity.key for claim in claims)}
     git = ["git", "rev-parse", "HEAD"]
     commit = subprocess.run(git, cwd=HERE, capture_output=True, text=True, check=False).stdout
     return {
         "validation_loss": result.validation_loss,
         "history": [
-            {key: number for key, number in row.items() if key in figures}
+            {key: number for key, number in row.items() if key in keys}
             for row in result.history
             if "eval_loss" in row
         ],
@@ -134,17 +132,18 @@ def line_of(run: Path, task: Any, claims: Sequence[Claim]) -> dict[str, Any]:
         "commit": commit.strip(),
         "machine": machine(),
         "versions": versions(),
-        "rows": {name: np.round(of, 5).tolist() for name, of in rows.items()},
+        "rows": {name: np.round(values, 5).tolist() for name, values in rows.items()},
     }
 
 
 def measure(name: str, results: Path) -> None:
     """Measures times of steps and tokens on one thread, each time with new models."""
-    for count in range(len(read_lines(results).get(name, [])) + 1, MEASUREMENTS + 1):
-        folder = RUNS / name / str(count)
-        if end := compare(name, folder, "--seeds=1", OMP_NUM_THREADS="1"):
-            raise typer.Exit(end)
-        found = Compared.model_validate_json((folder / "comparison.json").read_bytes()).model_dump()
-        times = {"step": found["step_times"], "token": found["decoding_times"]}
-        of = {"machine": found["machine"], "versions": found["versions"]}
-        append(results, name, {"kind": "times", "number": count, **times, **of})
+    for number in range(len(read_lines(results).get(name, [])) + 1, MEASUREMENTS + 1):
+        folder = RUNS / name / str(number)
+        if status := compare(name, folder, "--seeds=1", OMP_NUM_THREADS="1"):
+            raise typer.Exit(status)
+        document = (folder / "comparison.json").read_bytes()
+        compared = Compared.model_validate_json(document).model_dump()
+        times = {"step": compared["step_times"], "token": compared["decoding_times"]}
+        about = {"machine": compared["machine"], "versions": compared["versions"]}
+        append(results, name, {"kind": "times", "number": number, **times, **about})

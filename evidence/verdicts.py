@@ -79,8 +79,8 @@ class Test(Declared):
         if self.than is not None:
             return f"{self.of} {self.holds} than {self.than}"
         ends = {"at least": self.at_least, "at most": self.at_most}
-        said = [f"{name} {end:,.7g}" for name, end in ends.items() if math.isfinite(end)]
-        return f"{self.of} {' and '.join(said)}"
+        bounds = [f"{name} {end:,.7g}" for name, end in ends.items() if math.isfinite(end)]
+        return f"{self.of} {' and '.join(bounds)}"
 
 
 class Quantity(Declared):
@@ -115,7 +115,7 @@ class Claim(Declared):
     @property
     def subjects(self) -> list[Subject]:
         tests = (*self.only_if, *self.tests)
-        return [each for test in tests for each in (test.of, test.than) if each]
+        return [subject for test in tests for subject in (test.of, test.than) if subject]
 
 
 class Paper(Declared):
@@ -148,33 +148,33 @@ def read_catalogue() -> Catalogue:
 
 def read_lines(results: Path) -> dict[str, list[Line]]:
     """Reads the lines by experiment, without runs whose recipe was changed for a question."""
-    found = {}
+    by_experiment = {}
     for file in sorted(results.glob("*.jsonl")):
         lines = map(json.loads, file.read_text(encoding="utf-8").splitlines())
         kept = [line for line in lines if line["kind"] != "choice" and not line.get("at")]
-        found[file.stem] = kept
-    return found
+        by_experiment[file.stem] = kept
+    return by_experiment
 
 
-def measured(quantity: Quantity, subject: Subject, runs: Sequence[Line]) -> Scores | None:
+def collect_scores(quantity: Quantity, subject: Subject, runs: Sequence[Line]) -> Scores | None:
     """Collects a quantity of each run of a system; None if the runs do not have it."""
     if quantity.kind == "recorded":
-        numbers = [recorded(quantity, subject, run) for run in runs]
+        numbers = [recorded_number(quantity, subject, run) for run in runs]
         return Scores(np.array(numbers)) if runs and np.isfinite(numbers).all() else None
-    whole, ablations = quantity.rows, [f"{quantity.rows} with {each}" for each in subject.ablated]
+    whole, ablations = quantity.rows, [f"{quantity.rows} with {name}" for name in subject.ablated]
     if not runs or any({whole, *ablations} - run["rows"].keys() for run in runs):
         return None
-    found = [of_rows(quantity, name, runs) for name in ablations or [whole]]
+    scores = [row_scores(quantity, name, runs) for name in ablations or [whole]]
     if quantity.kind == "rise":
-        found = [less(each, of_rows(quantity, whole, runs)) for each in found]
-    if len(found) == 1:
-        return found[0]
-    values = np.mean([each.values for each in found], axis=0)
-    resamples = np.mean([np.asarray(each.resamples) for each in found], axis=0)
-    return Scores(values, resamples, found[0].items)
+        scores = [subtract(each, row_scores(quantity, whole, runs)) for each in scores]
+    if len(scores) == 1:
+        return scores[0]
+    values = np.mean([each.values for each in scores], axis=0)
+    resamples = np.mean([np.asarray(each.resamples) for each in scores], axis=0)
+    return Scores(values, resamples, scores[0].items)
 
 
-def recorded(quantity: Quantity, subject: Subject, run: Line) -> float:
+def recorded_number(quantity: Quantity, subject: Subject, run: Line) -> float:
     """Returns a number that was recorded once for a run; NaN if it was not."""
     rows = pd.DataFrame(run[quantity.rows])
     if quantity.site:
@@ -191,27 +191,26 @@ def recorded(quantity: Quantity, subject: Subject, run: Line) -> float:
     return float(values.agg(quantity.over))
 
 
-def of_rows(quantity: Quantity, name: str, runs: Sequence[Line]) -> Scores:
+def row_scores(quantity: Quantity, name: str, runs: Sequence[Line]) -> Scores:
     """Makes scores of the rows of that name: those of the task, or mean losses.
 
     The rows of a loss begin with the nats of some items and their number of labels.
     """
-    found = []
+    scores = []
     for run in runs:
         rows = run["rows"][name]
         if quantity.kind == "score":
             (score,) = [each for each in run["scores"] if each["name"] == name]
-            found.append(Score(**{**score, "rows": rows}))
+            scores.append(Score(**{**score, "rows": rows}))
         else:
             rows = np.array(rows, dtype=float)[:, :2]
             nats, labels = rows.sum(axis=0)
-            found.append(
-                Score(name=name, value=nats / labels, statistic="ratio", rows=rows.tolist())
-            )
-    return Scores.of(found)
+            mean = nats / labels
+            scores.append(Score(name=name, value=mean, statistic="ratio", rows=rows.tolist()))
+    return Scores.from_runs(scores)
 
 
-def less(changed: Scores, unchanged: Scores) -> Scores:
+def subtract(changed: Scores, unchanged: Scores) -> Scores:
     """Subtracts scores of the same runs, so that each run has a difference."""
     values = changed.values - unchanged.values
     if changed.resamples is None or unchanged.resamples is None:
@@ -227,8 +226,8 @@ class Finding(NamedTuple):
 
     test: Test
     kind: Kind
-    said: str = ""  # the difference or the number, with its interval
-    beside: str = ""  # the numbers of both systems, p, and what collapsed or diverged
+    measured: str = ""  # the difference or the number, with its interval
+    details: str = ""  # the numbers of both systems, p, and what collapsed or diverged
     # Low end, value and high end of the advantage of the first system, in margins.
     advantage: tuple[float, float, float] | None = None
     miss: float = math.nan  # grows with the distance from what is claimed
@@ -242,45 +241,45 @@ class Verdict(NamedTuple):
     seeds: int = 0  # at the least, without runs that collapsed; 0 where there are none
 
     @classmethod
-    def of(cls, findings: Sequence[Finding], seeds: int = 0) -> "Verdict":
+    def from_findings(cls, findings: Sequence[Finding], seeds: int = 0) -> "Verdict":
         order: tuple[Kind, ...] = ("does not hold", "not run", "cannot be told")
         kinds = [finding.kind for finding in findings]
-        return cls(next((each for each in order if each in kinds), "holds"), findings, seeds)
+        return cls(next((kind for kind in order if kind in kinds), "holds"), findings, seeds)
 
     def __str__(self) -> str:
         is_told = self.kind not in ("not run", "not testable")
-        few = is_told and 0 < self.seeds < ENOUGH_SEEDS
-        return f"{self.kind} ({self.seeds} seed{'s' * (self.seeds > 1)})" if few else self.kind
+        has_few = is_told and 0 < self.seeds < ENOUGH_SEEDS
+        return f"{self.kind} ({self.seeds} seed{'s' * (self.seeds > 1)})" if has_few else self.kind
 
 
-def verdict(claim: Claim, lines: Lines) -> Verdict:
+def judge(claim: Claim, lines: Lines) -> Verdict:
     """Judges a claim by the lines of finished runs, see `read_lines`.
 
     No test compares runs on different data: of each data set those on the data of most runs count.
     """
     if claim.quantity.kind == "count":
-        return Verdict.of([counted(test, claim) for test in claim.tests])
+        return Verdict.from_findings([judge_count(test, claim) for test in claim.tests])
     if not claim.experiment:
         return Verdict("not testable")
-    of_experiment = lines.get(claim.experiment, ())
+    recorded = lines.get(claim.experiment, ())
     if claim.quantity.kind == "time":
-        return Verdict.of([timed(test, claim, of_experiment) for test in claim.tests])
+        return Verdict.from_findings([judge_time(test, claim, recorded) for test in claim.tests])
     systems = {subject.system for subject in claim.subjects}
-    every = [run for run in of_experiment if run["system"] in systems]
-    most = Counter((data_set(run), run["data"]) for run in every).most_common()
-    data = {name: digest for (name, digest), _ in reversed(most)}
-    every = [run for run in every if run["data"] == data[data_set(run)]]
-    runs = {name: [run for run in every if run["system"] == name] for name in systems}
-    sound = {key: not_collapsed(some) for key, some in runs.items()}
-    findings = [found_on(test, claim, runs) for test in claim.tests]
-    found = Verdict.of(findings, min(map(len, sound.values())))
-    entry = [compared(test, claim, sound).kind for test in claim.only_if]
-    if entry and "holds" not in entry and found.kind != "not run":
-        return found._replace(kind="not testable")
-    return found
+    recorded = [run for run in recorded if run["system"] in systems]
+    counts = Counter((data_set_name(run), run["data"]) for run in recorded).most_common()
+    digests = {name: digest for (name, digest), _ in reversed(counts)}
+    comparable = [run for run in recorded if run["data"] == digests[data_set_name(run)]]
+    runs = {name: [run for run in comparable if run["system"] == name] for name in systems}
+    sound = {name: without_collapsed(runs[name]) for name in systems}
+    findings = [judge_test(test, claim, runs, sound) for test in claim.tests]
+    verdict = Verdict.from_findings(findings, min(map(len, sound.values())))
+    conditions = [judge_runs(test, claim, sound).kind for test in claim.only_if]
+    if conditions and "holds" not in conditions and verdict.kind != "not run":
+        return verdict._replace(kind="not testable")
+    return verdict
 
 
-def data_set(run: Line) -> str:
+def data_set_name(run: Line) -> str:
     """Returns the name of the data set in that of a system, DATASET/SYSTEM."""
     return str(run["system"]).rpartition("/")[0]
 
@@ -291,109 +290,112 @@ def last_loss(run: Line) -> float:
     return float(losses[-1] if losses else run["validation_loss"])
 
 
-def not_collapsed(runs: Sequence[Line]) -> list[Line]:
+def without_collapsed(runs: Sequence[Line]) -> list[Line]:
     """Selects the runs of a system that neither diverged nor collapsed."""
     best = min(filter(math.isfinite, map(last_loss, runs)), default=0.0)
     return [run for run in runs if last_loss(run) <= 1.05 * best]
 
 
-def found_on(test: Test, claim: Claim, runs: Runs) -> Finding:
-    """Judges a test, by the rules on runs that collapsed or diverged."""
-    finite = {key: [r for r in some if math.isfinite(last_loss(r))] for key, some in runs.items()}
-    sound = {key: not_collapsed(some) for key, some in runs.items()}
-    found = compared(test, claim, sound)
+def judge_test(test: Test, claim: Claim, runs: Runs, sound: Runs) -> Finding:
+    """Judges a test, by the rules on runs that collapsed or diverged: `sound` is without them."""
+    finite = {name: [r for r in runs[name] if math.isfinite(last_loss(r))] for name in runs}
+    finding = judge_runs(test, claim, sound)
     if sound != finite:
-        whole = compared(test, claim, finite)
-        is_worse = found.kind == "does not hold" and whole.miss >= found.miss
-        if found.kind != whole.kind and not is_worse:
-            found = found._replace(kind="cannot be told")
-        beside = f"{found.beside}; with the runs that collapsed: {whole.said}"
-        found = found._replace(beside=beside)
-    if finite != runs and found.kind == "holds":
-        return found._replace(kind="cannot be told", beside=f"{found.beside}; other runs diverged")
-    return found
+        with_all = judge_runs(test, claim, finite)
+        is_worse = finding.kind == "does not hold" and with_all.miss >= finding.miss
+        if finding.kind != with_all.kind and not is_worse:
+            finding = finding._replace(kind="cannot be told")
+        details = f"{finding.details}; with the runs that collapsed: {with_all.measured}"
+        finding = finding._replace(details=details)
+    if finite != runs and finding.kind == "holds":
+        details = f"{finding.details}; other runs diverged"
+        return finding._replace(kind="cannot be told", details=details)
+    return finding
 
 
-def compared(test: Test, claim: Claim, runs: Runs) -> Finding:
+def judge_runs(test: Test, claim: Claim, runs: Runs) -> Finding:
     """Judges a test by the given runs alone."""
     quantity = claim.quantity
-    first = measured(quantity, test.of, runs[test.of.system])
+    first = collect_scores(quantity, test.of, runs[test.of.system])
     if first is None:
         return Finding(test, "not run")
     if test.than is None:
-        return bounded(test, quantity, contrast(first))
-    second = measured(quantity, test.than, runs[test.than.system])
+        return judge_bounds(test, quantity, contrast(first))
+    second = collect_scores(quantity, test.than, runs[test.than.system])
     if second is None:
         return Finding(test, "not run")
     if test.of.system == test.than.system:  # two numbers of the same runs
-        difference = contrast(less(first, second))
+        difference = contrast(subtract(first, second))
     else:
         difference = contrast(first, second)
-    ahead = difference
+    advantage = difference
     if not quantity.higher_is_better:
         low, high = -difference.high, -difference.low
-        ahead = replace(difference, value=-difference.value, low=low, high=high)
-    kind = judged(test, ahead, sum(each.than is not None for each in claim.tests))
+        advantage = replace(difference, value=-difference.value, low=low, high=high)
+    kind = judge_interval(test, advantage, sum(each.than is not None for each in claim.tests))
     means = [format_number(float(each.values.mean()), quantity.digits) for each in (first, second)]
     return Finding(
         test,
         kind,
-        said(quantity, difference, sign=True),
+        format_estimate(quantity, difference, sign=True),
         f"{' against '.join(means)}, p = {difference.p:.2g}",
-        (ahead.low / test.margin, ahead.value / test.margin, ahead.high / test.margin),
-        ahead.value if test.holds == "not better" else -ahead.value,
+        (advantage.low / test.margin, advantage.value / test.margin, advantage.high / test.margin),
+        advantage.value if test.holds == "not better" else -advantage.value,
     )
 
 
-def bounded(test: Test, quantity: Quantity, found: Estimate) -> Finding:
+def judge_bounds(test: Test, quantity: Quantity, number: Estimate) -> Finding:
     """Judges a test of a number between bounds."""
-    miss = max(test.at_least - found.value, found.value - test.at_most)
-    return Finding(test, judged(test, found), said(quantity, found), miss=miss)
+    miss = max(test.at_least - number.value, number.value - test.at_most)
+    text = format_estimate(quantity, number)
+    return Finding(test, judge_interval(test, number), text, miss=miss)
 
 
-def said(quantity: Quantity, found: Estimate, *, sign: bool = False) -> str:
+def format_estimate(quantity: Quantity, estimate: Estimate, *, sign: bool = False) -> str:
     """Writes a number with its interval, if it has one."""
-    value = format_number(found.value, quantity.digits, sign=sign)
-    ends = (found.low, found.high) if found.low < found.high else (math.nan, math.nan)
+    value = format_number(estimate.value, quantity.digits, sign=sign)
+    has_interval = estimate.low < estimate.high
+    ends = (estimate.low, estimate.high) if has_interval else (math.nan, math.nan)
     within = format_interval(*ends, quantity.digits, before=" ", sign=sign)
     return f"{value}{within} {quantity.name or quantity.rows}"
 
 
-def judged(test: Test, found: Estimate, tests: int = 1) -> Kind:
+def judge_interval(test: Test, estimate: Estimate, tests: int = 1) -> Kind:
     """Judges a test by an advantage, or a number; `tests` of two systems does the claim have."""
-    if "seeds" not in found.variance_source or math.isnan(found.low):
+    value, low, high = estimate.value, estimate.low, estimate.high
+    if "seeds" not in estimate.variance_source or math.isnan(low):
         return "cannot be told"
     if test.than is None:
-        holds = test.at_least <= found.low and found.high <= test.at_most
-        fails = found.high < test.at_least or found.low > test.at_most
+        holds = test.at_least <= low and high <= test.at_most
+        fails = high < test.at_least or low > test.at_most
     else:
-        half = found.error * float(stats.t.ppf(1 - SIGNIFICANT / 2 / tests, found.dof))
-        least, most = found.value - half, found.value + half
+        half = estimate.error * float(stats.t.ppf(1 - SIGNIFICANT / 2 / tests, estimate.dof))
         holds, fails = {
-            "better": (found.p < SIGNIFICANT and found.value > 0, most < test.margin),
-            "not better": (found.high < test.margin, least >= test.margin),
-            "not worse": (found.low > -test.margin, most <= -test.margin),
+            "better": (estimate.p < SIGNIFICANT and value > 0, value + half < test.margin),
+            "not better": (high < test.margin, value - half >= test.margin),
+            "not worse": (low > -test.margin, value + half <= -test.margin),
         }[test.holds or "better"]
     return "holds" if holds else "does not hold" if fails else "cannot be told"
 
 
-def timed(test: Test, claim: Claim, lines: Sequence[Line]) -> Finding:
+def judge_time(test: Test, claim: Claim, lines: Sequence[Line]) -> Finding:
     """Judges a test of times: the median of several measurements, with the widest interval."""
     if not lines:
         return Finding(test, "not run")
-    found = pd.DataFrame([line[claim.quantity.key][test.of.system] for line in lines])
-    value, low, high = found["value"].median(), found["low"].min(), found["high"].max()
-    return bounded(test, claim.quantity, Estimate(value, low, high, variance_source="seeds"))
+    times = pd.DataFrame([line[claim.quantity.key][test.of.system] for line in lines])
+    value, low, high = times["value"].median(), times["low"].min(), times["high"].max()
+    return judge_bounds(test, claim.quantity, Estimate(value, low, high, variance_source="seeds"))
 
 
-def counted(test: Test, claim: Claim) -> Finding:
+def judge_count(test: Test, claim: Claim) -> Finding:
     """Judges a printed figure by that of a model, which is counted without weights."""
     config_class = getattr(headwise, claim.model).config_class
     config = {**claim.config, **test.config}
-    found = model_cost(config_class(**config), claim.lengths)
+    cost = model_cost(config_class(**config), claim.lengths)
     if claim.quantity.key == "parameters":  # that a system adds to the standard model
         standard = model_cost(config_class(**{**config, "attention": "standard"}), claim.lengths)
-        value = found.parameters.total - standard.parameters.total
+        value = cost.parameters.total - standard.parameters.total
     else:
-        value = getattr(found, claim.quantity.key)
-    return bounded(test, claim.quantity, Estimate(value, value, value, variance_source="seeds"))
+        value = getattr(cost, claim.quantity.key)
+    number = Estimate(value, value, value, variance_source="seeds")
+    return judge_bounds(test, claim.quantity, number)

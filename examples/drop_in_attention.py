@@ -24,7 +24,7 @@ WIDTH, HEADS, HIDDEN = 64, 8, 128
 digits = load_digits()
 images, labels = torch.tensor(digits.images).float() / 16, torch.tensor(digits.target)
 order = torch.randperm(len(labels), generator=torch.Generator().manual_seed(0))
-learned, test = order[:1000], order[1000:]
+train, test = order[:1000], order[1000:]
 
 # %% [markdown]
 # ## The model
@@ -48,8 +48,8 @@ class Layer(nn.Module):
         return self.norms[1](x + self.ffn(x)) if self.replaces == "attention" else x
 
 
-of_torch = {"nn.MultiheadAttention": lambda: nn.MultiheadAttention(WIDTH, HEADS, batch_first=True)}
-SYSTEMS = of_torch | {
+SYSTEMS = {
+    "nn.MultiheadAttention": lambda: nn.MultiheadAttention(WIDTH, HEADS, batch_first=True),
     "BranchedAttention": lambda: hw.BranchedAttention(WIDTH, HEADS, ffn_dim=HIDDEN),
     "AgreementAttention": lambda: hw.AgreementAttention(WIDTH, HEADS),
     "MixtureOfAttentiveExperts": lambda: hw.MixtureOfAttentiveExperts(WIDTH, HEADS),
@@ -76,7 +76,7 @@ def accuracy(make_attention, seed: int) -> float:
     model = nn.Sequential(nn.Linear(8, WIDTH), *layers, nn.Flatten(), nn.Linear(8 * WIDTH, 10))
     rules = hw.TrainingRules(model, total_steps=10 * EPOCHS, steps_per_epoch=10)
     optimizer = rules.attach(torch.optim.AdamW(rules.parameter_groups(lr=2e-3, weight_decay=0.01)))
-    for rows in (rows for _ in range(EPOCHS) for rows in learned[torch.randperm(1000)].split(100)):
+    for rows in (rows for _ in range(EPOCHS) for rows in train[torch.randperm(1000)].split(100)):
 
         def loss(rows: Tensor = rows) -> Tensor:
             return F.cross_entropy(model(images[rows]), labels[rows]) + hw.auxiliary_loss(model)
@@ -94,7 +94,7 @@ baseline = []
 for name, make_attention in SYSTEMS.items():
     scores = [accuracy(make_attention, seed) for seed in SEEDS]
     baseline = baseline or scores
-    mean, others = sum(scores) / len(SEEDS), sum(baseline) / len(SEEDS)
+    mean, baseline_mean = sum(scores) / len(SEEDS), sum(baseline) / len(SEEDS)
     low, high = stats.ttest_ind(scores, baseline, equal_var=False).confidence_interval()
-    difference = f"{mean - others:+.1f} [{low:+.1f}, {high:+.1f}]" if scores != baseline else ""
-    print(f"{name:<28}{mean:.1f}%  {difference}")
+    difference = f"{mean - baseline_mean:+.1f} [{low:+.1f}, {high:+.1f}]"
+    print(f"{name:<28}{mean:.1f}%  {difference if scores != baseline else ''}")

@@ -17,7 +17,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 import headwise as hw
 from headwise.data.builtin import paragraphs_of
-from headwise.data.tokenizers import TokenizerSettings, learned
+from headwise.data.tokenizers import TokenizerSettings, learn_tokenizer
 
 MODEL = ""  # such as openai-community/gpt2
 SYSTEM = "mae"  # or "gated", "moh"
@@ -30,7 +30,7 @@ transformers.utils.logging.disable_progress_bar()
 
 
 # %%
-def blocks_of(tokenizer, texts):
+def make_blocks(tokenizer, texts):
     """All texts one after the other, in pieces of one length."""
     text = "".join(f"{text}{tokenizer.eos_token}" for text in texts)
     ids = torch.tensor(tokenizer(text, add_special_tokens=False)["input_ids"])
@@ -55,12 +55,12 @@ def logits_and_loss(model, blocks):
 
 
 def pretrain(texts, folder):
-    tokenizer = learned(texts, TokenizerSettings(vocab_size=1000), "classifier")
+    tokenizer = learn_tokenizer(texts, TokenizerSettings(vocab_size=1000), "classifier")
     sizes = {"n_embd": 64, "n_layer": 2, "n_head": 8, "n_positions": BLOCK}
-    ends = {"bos_token_id": tokenizer.bos_token_id, "eos_token_id": tokenizer.eos_token_id}
-    config = transformers.GPT2Config(vocab_size=len(tokenizer), **sizes, **ends)
+    special = {"bos_token_id": tokenizer.bos_token_id, "eos_token_id": tokenizer.eos_token_id}
+    config = transformers.GPT2Config(vocab_size=len(tokenizer), **sizes, **special)
     model = transformers.GPT2LMHeadModel(config)
-    train(model, blocks_of(tokenizer, texts), PRETRAINING_STEPS, 3e-3)
+    train(model, make_blocks(tokenizer, texts), PRETRAINING_STEPS, 3e-3)
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     return folder
@@ -68,8 +68,8 @@ def pretrain(texts, folder):
 
 torch.manual_seed(0)
 name = MODEL or pretrain(paragraphs_of(PACKAGES[0]), FOLDER / "gpt2")
-blocks = blocks_of(AutoTokenizer.from_pretrained(name), paragraphs_of(PACKAGES[1]))
-held_out, others = blocks[:64], blocks[64:]
+blocks = make_blocks(AutoTokenizer.from_pretrained(name), paragraphs_of(PACKAGES[1]))
+held_out, training_blocks = blocks[:64], blocks[64:]
 
 # %% [markdown]
 # ## Put gates over it, and train them alone
@@ -80,11 +80,11 @@ before, loss = logits_and_loss(model, held_out)
 hw.gate_heads(model.requires_grad_(False), SYSTEM)
 logits, _ = logits_and_loss(model, held_out)
 print(f"gates added: logits differ by {(logits - before).abs().max():.1e} at most")
-trained = sum(p.numel() for p in model.parameters() if p.requires_grad)
-print(f"to train: {trained:,} of {model.num_parameters():,} parameters")
+trainable = sum(p.numel() for p in model.parameters() if p.requires_grad)
+print(f"to train: {trainable:,} of {model.num_parameters():,} parameters")
 # MAE's gates have an SGD of their own, whose rate of 1 in the paper is too low here.
 settings = {"mae": {"learning_rate": 30.0}} if SYSTEM == "mae" else {}
-train(model, others, STEPS, 1e-2, settings)
+train(model, training_blocks, STEPS, 1e-2, settings)
 after, gated_loss = logits_and_loss(model, held_out)
 print(f"loss on {len(held_out)} blocks: {loss:.4f} before, {gated_loss:.4f} after {STEPS} steps")
 

@@ -17,22 +17,22 @@ from torch import Tensor, nn
 import headwise as hw
 from headwise.analysis.metrics import pmi
 from headwise.data.builtin import paragraphs_of
-from headwise.data.tokenizers import TokenizerSettings, learned
+from headwise.data.tokenizers import TokenizerSettings, learn_tokenizer
 
 STEPS = 200
 PACKAGES = ("torch", "scipy", "sklearn")
 WIDTH, LENGTH = 64, 24  # tokens of a text; what is longer is cut
 FOLDER = Path("runs/what-the-heads-do")
 
-found = {package: paragraphs_of(package)[:800] for package in PACKAGES}
-texts = [text for of_package in found.values() for text in of_package]
-labels = torch.tensor([at for at, package in enumerate(PACKAGES) for _ in found[package]])
-tokenizer = learned(texts, TokenizerSettings(vocab_size=2000), "classifier")
-how = {"padding": "max_length", "truncation": True, "max_length": LENGTH, "return_tensors": "pt"}
-tokens = tokenizer(texts, add_special_tokens=False, **how)["input_ids"]
+docstrings = [paragraphs_of(package)[:800] for package in PACKAGES]
+texts = [text for part in docstrings for text in part]
+labels = torch.tensor([label for label, part in enumerate(docstrings) for _ in part])
+tokenizer = learn_tokenizer(texts, TokenizerSettings(vocab_size=2000), "classifier")
+shape = {"padding": "max_length", "truncation": True, "max_length": LENGTH, "return_tensors": "pt"}
+tokens = tokenizer(texts, add_special_tokens=False, **shape)["input_ids"]
 torch.manual_seed(0)
 order = torch.randperm(len(texts))
-test, others = order[:300], order[300:]
+test, train = order[:300], order[300:]
 
 # %% [markdown]
 # ## The model
@@ -61,7 +61,7 @@ class Classifier(nn.Module):
 model = Classifier().train()
 optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
 for _ in range(STEPS):
-    rows = others[torch.randint(len(others), (32,))]
+    rows = train[torch.randint(len(train), (32,))]
     loss = F.cross_entropy(model(tokens[rows]), labels[rows]) + hw.auxiliary_loss(model)
     loss.backward()
     optimizer.step()
@@ -89,8 +89,8 @@ analysis = hw.analyse(
 )
 print(*analysis.findings, sep="\n")
 print("the words that go to each expert of layer 0 more than to others:")
-for expert, of_expert in pmi(analysis.decisions[0], top=6).groupby("unit"):
-    print(f"  expert {expert}: {' '.join(of_expert['name'])}")
+for expert, words in pmi(analysis.decisions[0], top=6).groupby("unit"):
+    print(f"  expert {expert}: {' '.join(words['name'])}")
 print("page:", analysis.write(FOLDER))
 
 # %% [markdown]

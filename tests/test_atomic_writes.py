@@ -27,7 +27,7 @@ def read_folder(path: Path) -> list[str]:
 @pytest.mark.parametrize("next_start", ["of a command", "of a writer"])
 def test_a_folder_that_takes_the_place_of_another_is_never_lost(tmp_path, end, next_start):
     """Ended at each thing that is done with files, one of the two is whole, or is put back."""
-    found = []
+    contents = []
     for moment in range(1, 60):
         path = tmp_path / str(moment) / "model"
         write_folder(path, "old")
@@ -40,14 +40,14 @@ def test_a_folder_that_takes_the_place_of_another_is_never_lost(tmp_path, end, n
         else:
             with pytest.raises(ZeroDivisionError), toy.written_whole(path):
                 raise ZeroDivisionError
-        found.append(read_folder(path))
-        assert len(set(found[-1])) == 1
-        assert [each.name for each in path.parent.iterdir()] == ["model"]
+        contents.append(read_folder(path))
+        assert len(set(contents[-1])) == 1
+        assert [file.name for file in path.parent.iterdir()] == ["model"]
         if ended.status == 0:
             break
-    old = found.count(["old"] * 2)
+    old = contents.count(["old"] * 2)
     assert ended.status == 0 and old > 5
-    assert found == [["old"] * 2] * old + [["new"] * 2] * (len(found) - old)
+    assert contents == [["old"] * 2] * old + [["new"] * 2] * (len(contents) - old)
 
 
 def test_a_folder_that_is_half_removed_is_not_put_back(tmp_path):

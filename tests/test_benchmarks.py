@@ -14,18 +14,17 @@ ONCE = ("--rounds", "2", "--seconds", "0.0001", "--systems", "mae", "tim", "2K")
 
 @pytest.mark.parametrize("what", ["layer", "step", "decode"])
 def test_speed_is_measured_over_the_baseline(what, tmp_path, capsys, monkeypatch):
-    arguments = [what, *TINY, *ONCE, "--json", str(tmp_path / "found.json")]
+    arguments = [what, *TINY, *ONCE, "--json", str(tmp_path / "figures.json")]
     monkeypatch.setattr(sys, "argv", ["speed.py", *arguments])
     monkeypatch.setattr(speed, "TOKENS", 2)
     speed.main()
-    found = json.loads((tmp_path / "found.json").read_text(encoding="utf-8"))
-    rows = {row["name"]: row for row in found["results"]}
-    over = {row["over"] for row in rows.values()}
-    assert over == (
-        {"nn.MultiheadAttention", "PyTorch's layer"} if what == "layer" else {"standard"}
-    )
-    assert all(rows[name]["value"] == 1 and rows[name]["low"] == 1 for name in over)
-    assert len(rows) - len(over) == {"layer": 9, "step": 4, "decode": 4}[what]
+    figures = json.loads((tmp_path / "figures.json").read_text(encoding="utf-8"))
+    rows = {row["name"]: row for row in figures["results"]}
+    baselines = {row["over"] for row in rows.values()}
+    layers = {"nn.MultiheadAttention", "PyTorch's layer"}
+    assert baselines == (layers if what == "layer" else {"standard"})
+    assert all(rows[name]["value"] == 1 and rows[name]["low"] == 1 for name in baselines)
+    assert len(rows) - len(baselines) == {"layer": 9, "step": 4, "decode": 4}[what]
     assert all(0 < row["low"] <= row["value"] <= row["high"] for row in rows.values())
     printed = capsys.readouterr().out
     assert all(f"{rows[name]['ms']:.3g}" in printed for name in rows)

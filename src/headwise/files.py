@@ -31,8 +31,8 @@ def written_whole(path: Path) -> Iterator[Path]:
         path.parent.mkdir(parents=True, exist_ok=True)
         clear_leftovers([replaced, partial])
         yield partial
-        for each in (partial, *partial.rglob("*")):
-            _sync(each)
+        for written in (partial, *partial.rglob("*")):
+            _sync(written)
         if partial.is_dir() and os.path.lexists(path):
             # A folder cannot be renamed to the name of another that has files.
             path.rename(replaced)
@@ -89,9 +89,9 @@ def _sync(path: Path) -> None:
     """Forces a file, or the names in a folder where the system can, from memory onto the disk."""
     if path.is_file() and not path.is_symlink():
         # safetensors writes for the user alone: give what open() gives, less the umask.
-        mask = os.umask(0o077)
-        os.umask(mask)
-        path.chmod(path.stat().st_mode | (0o666 & ~mask))
+        umask = os.umask(0o077)
+        os.umask(umask)
+        path.chmod(path.stat().st_mode | (0o666 & ~umask))
     with suppress(OSError):
         descriptor = os.open(path, os.O_RDONLY)
         try:

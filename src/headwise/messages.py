@@ -7,7 +7,7 @@ from math import inf
 from operator import index
 from typing import Any
 
-_LONGEST = 200  # characters of a value in a message
+_LIMIT = 200  # characters of a value in a message
 
 
 def did_you_mean(name: object, known: Iterable[str]) -> str:
@@ -16,8 +16,8 @@ def did_you_mean(name: object, known: Iterable[str]) -> str:
     >>> did_you_mean("bach_tokens", ["seed", "batch_tokens"])
     "; did you mean 'batch_tokens'?"
     """
-    near = get_close_matches(str(name)[:_LONGEST], list(known), n=1)
-    return f"; did you mean {near[0]!r}?" if near else ""
+    matches = get_close_matches(str(name)[:_LIMIT], list(known), n=1)
+    return f"; did you mean {matches[0]!r}?" if matches else ""
 
 
 def expected_one_of(name: object, known: Iterable[str]) -> str:
@@ -40,11 +40,10 @@ def check_choice(**values: tuple[Any, tuple[Any, ...]]) -> None:
     """
     for name, (value, known) in values.items():
         if value not in known:
-            names = [each for each in known if isinstance(each, str)]
+            texts = [choice for choice in known if isinstance(choice, str)]
             expected = ", ".join(map(repr, known))
-            raise ValueError(
-                f"{name} is {value!r}, expected one of {expected}{did_you_mean(value, names)}"
-            )
+            hint = did_you_mean(value, texts)
+            raise ValueError(f"{name} is {value!r}, expected one of {expected}{hint}")
 
 
 def check_range(**values: tuple[float, float, float]) -> None:
@@ -55,13 +54,13 @@ def check_range(**values: tuple[float, float, float]) -> None:
     ...
     ValueError: top_k is 9, expected 1 to 8
     """
-    for name, (value, least, most) in values.items():
-        if not least <= value <= most:
-            expected = f"{least} or more" if most == inf else f"{least} to {most}"
+    for name, (value, minimum, maximum) in values.items():
+        if not minimum <= value <= maximum:
+            expected = f"{minimum} or more" if maximum == inf else f"{minimum} to {maximum}"
             raise ValueError(f"{name} is {value}, expected {expected}")
 
 
-def checked_index(name: str, value: Any, least: int, most: int) -> int:
+def checked_index(name: str, value: Any, minimum: int, maximum: int) -> int:
     """The value as an int, also of NumPy or PyTorch; raises `ValueError` out of range.
 
     >>> checked_index("head", 1.5, 0, 3)
@@ -73,9 +72,9 @@ def checked_index(name: str, value: Any, least: int, most: int) -> int:
         number = index(value)
     except TypeError:
         raise ValueError(
-            f"{name} is {value!r}, expected a whole number from {least} to {most}, or several"
+            f"{name} is {value!r}, expected a whole number from {minimum} to {maximum}, or several"
         ) from None
-    check_range(**{name: (number, least, most)})
+    check_range(**{name: (number, minimum, maximum)})
     return number
 
 
@@ -86,7 +85,7 @@ def shown(value: object) -> str:
 
 def cut(text: str) -> str:
     """A text, or its first 200 characters and how many it has if it is longer."""
-    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}… ({len(text):,} characters)"
+    return text if len(text) <= _LIMIT else f"{text[:_LIMIT]}… ({len(text):,} characters)"
 
 
 def how_to_convert(file: bytes) -> str:

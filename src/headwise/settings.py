@@ -7,8 +7,8 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, model_validator
 
 LARGEST_SEED = 2**32 - 1  # NumPy takes no larger one
-MOST_STEPS = 1_000_000_000
-_ONE_LENGTH = {"max_steps": "epochs", "epochs": "max_steps"}
+MAX_STEPS = 1_000_000_000
+_OTHER_LENGTH = {"max_steps": "epochs", "epochs": "max_steps"}
 
 
 class Settings(BaseModel):
@@ -18,15 +18,16 @@ class Settings(BaseModel):
 
     @model_validator(mode="before")
     @classmethod
-    def _check_numbers(cls, given: Any) -> Any:
-        if not isinstance(given, Mapping):
-            return given
+    def _check_numbers(cls, values: Any) -> Any:
+        if not isinstance(values, Mapping):
+            return values
         for name, field in cls.model_fields.items():
-            kinds, value = re.findall(r"\w+", str(field.annotation)), given.get(name)
-            if isinstance(value, bool) and {"int", "float"} & {*kinds} and "bool" not in kinds:
+            value = values.get(name)
+            types = set(re.findall(r"\w+", str(field.annotation)))
+            if isinstance(value, bool) and types & {"int", "float"} and "bool" not in types:
                 # pydantic would take true for 1
                 raise ValueError(f"{name} is {str(value).lower()}, expected a number")
-        return given
+        return values
 
 
 class FrozenSettings(Settings):
@@ -35,7 +36,7 @@ class FrozenSettings(Settings):
     model_config = ConfigDict(frozen=True)
 
 
-def merge(under: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
+def merge(settings: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
     """Returns settings with changes: mappings key by key, a plan of attention and lists as a whole.
 
     A training is as long as the change says, in steps or in epochs.
@@ -46,11 +47,13 @@ def merge(under: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
     >>> merge({"max_steps": 5, "seed": 1}, {"epochs": 2})
     {'seed': 1, 'epochs': 2}
     """
-    merged = dict(under)
-    for key, value in over.items():
-        before, other = merged.get(key), _ONE_LENGTH.get(key)
-        if other is not None and value is not None and other not in over:
-            merged.pop(other, None)
-        both = isinstance(before, Mapping) and isinstance(value, Mapping) and key != "attention"
-        merged[key] = merge(before, value) if both else value  # type: ignore[arg-type]
+    merged = dict(settings)
+    for key, value in changes.items():
+        other_length = _OTHER_LENGTH.get(key)
+        if other_length is not None and value is not None and other_length not in changes:
+            merged.pop(other_length, None)
+        before = merged.get(key)
+        if isinstance(before, Mapping) and isinstance(value, Mapping) and key != "attention":
+            value = merge(before, value)
+        merged[key] = value
     return merged

@@ -30,16 +30,14 @@ class _Dumper(_Writer):
     """Puts text in quotes that YAML 1.2 or 1.1 would read as something else."""
 
 
-def _whole_number(loader: Any, node: Any) -> int:
-    return int(loader.construct_scalar(node))
-
-
-for _tag, _pattern, _first in _MEANINGS:
-    for _kind in (_Loader, _Dumper):
-        _kind.add_implicit_resolver(
-            f"tag:yaml.org,2002:{_tag}", re.compile(f"^(?:{_pattern})$"), list(_first)
+for _tag, _pattern, _initials in _MEANINGS:
+    for _class in (_Loader, _Dumper):
+        _class.add_implicit_resolver(
+            f"tag:yaml.org,2002:{_tag}", re.compile(f"^(?:{_pattern})$"), list(_initials)
         )
-_Loader.add_constructor("tag:yaml.org,2002:int", _whole_number)
+_Loader.add_constructor(
+    "tag:yaml.org,2002:int", lambda loader, node: int(loader.construct_scalar(node))
+)
 
 
 def read_yaml(text: str) -> Any:
@@ -87,8 +85,8 @@ def _check_keys(node: Any, seen: set[int]) -> None:
         return
     seen.add(id(node))
     if isinstance(node, yaml.SequenceNode):
-        for inner in node.value:
-            _check_keys(inner, seen)
+        for item in node.value:
+            _check_keys(item, seen)
         return
     keys = set()
     for key, value in node.value:

@@ -28,7 +28,7 @@ from headwise.recipes.keys import keys_of
 from headwise.recipes.recipe import TASKS
 
 COMMANDS: dict[str, Any] = typer.main.get_command(app).commands
-KEPT = ("train", "compare", "evaluate", "predict", "analyse", "explore", "cost", "recipes")
+NAMES = ("train", "compare", "evaluate", "predict", "analyse", "explore", "cost", "recipes")
 
 
 COMPARE = "compare tiny.yaml --systems standard,mae --output compared"
@@ -55,13 +55,13 @@ def place(tmp_path_factory):
 # --- help ---------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", KEPT)
+@pytest.mark.parametrize("name", NAMES)
 def test_the_help_of_a_command_ends_with_an_example_that_it_takes(name, monkeypatch):
     monkeypatch.setenv("COLUMNS", "200")
-    said = run(name, "--help").stdout
-    options = [option for each in COMMANDS[name].params for option in each.opts]
-    assert all(option in said for option in options if option.startswith("-"))
-    (line,) = re.findall(rf"headwise {name} \w.*$", said, re.MULTILINE)
+    text = run(name, "--help").stdout
+    options = [option for parameter in COMMANDS[name].params for option in parameter.opts]
+    assert all(option in text for option in options if option.startswith("-"))
+    (line,) = re.findall(rf"headwise {name} \w.*$", text, re.MULTILINE)
     _, _, *arguments = shlex.split(line)
     with COMMANDS[name].make_context(name, arguments) as context:
         assert set(context.params) == {each.name for each in COMMANDS[name].params}
@@ -96,8 +96,8 @@ def test_help_and_errors_of_names_do_not_wait_for_pytorch(tmp_path):
     done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert not list(tmp_path.iterdir())
-    of_lines = zip(AT_ONCE, done.stdout.split("\0"), done.stderr.split("\0"), strict=False)
-    for (line, code, words), printed, error in of_lines:
+    outputs = zip(AT_ONCE, done.stdout.split("\0"), done.stderr.split("\0"), strict=False)
+    for (line, code, words), printed, error in outputs:
         assert error.split()[-1] == str(code), (line, error)
         assert all(word in (error if code else printed) for word in words), (line, printed, error)
 
@@ -105,31 +105,32 @@ def test_help_and_errors_of_names_do_not_wait_for_pytorch(tmp_path):
 # --- text and JSON ------------------------------------------------------------------------------
 
 
-def of_scores(found: dict[str, Any]) -> list[str]:
+def score_lines(document: dict[str, Any]) -> list[str]:
     """The scores and their intervals as the text has them."""
-    texts = []
-    for of in found["scores"]:
-        value, low, high = (f"{of[key]:.{of['digits'] + 1}f}" for key in ("value", "low", "high"))
-        texts.append(f"{of['name']} {value} [{low}, {high}]")
-    return texts
+    lines = []
+    for score in document["scores"]:
+        digits = score["digits"] + 1
+        value, low, high = (f"{score[key]:.{digits}f}" for key in ("value", "low", "high"))
+        lines.append(f"{score['name']} {value} [{low}, {high}]")
+    return lines
 
 
 LINES: dict[str, Callable[[Any], list[str]]] = {  # a command to the parts of its JSON in the text
-    "evaluate compared/standard-seed1 --split train": lambda of: [*of_scores(of), "train"],
-    "evaluate compared/mae-seed1 --against compared/standard-seed1": lambda of: [
-        *of_scores(of),
-        *of_scores(of["against"]),
-        f"{of['difference']['value']:+.2f} [{of['difference']['low']:+.2f}",
+    "evaluate compared/standard-seed1 --split train": lambda json: [*score_lines(json), "train"],
+    "evaluate compared/mae-seed1 --against compared/standard-seed1": lambda json: [
+        *score_lines(json),
+        *score_lines(json["against"]),
+        f"{json['difference']['value']:+.2f} [{json['difference']['low']:+.2f}",
         "headwise analyse compared/mae-seed1",
     ],
-    "predict compared/mae-seed1 --text one --text two": lambda of: of["predictions"],
-    "analyse compared/mae-seed1 --ablation-level none": lambda of: [
-        *of["findings"]["mae-seed1"],
-        of["page"],
+    "predict compared/mae-seed1 --text one --text two": lambda json: json["predictions"],
+    "analyse compared/mae-seed1 --ablation-level none": lambda json: [
+        *json["findings"]["mae-seed1"],
+        json["page"],
         "headwise explore compared/mae-seed1",
     ],
-    "explore compared/mae-seed1": lambda of: [of["page"]],
-    "cost tiny.yaml --systems standard,mae": lambda of: list(of["systems"]),
+    "explore compared/mae-seed1": lambda json: [json["page"]],
+    "cost tiny.yaml --systems standard,mae": lambda json: list(json["systems"]),
 }
 
 
@@ -137,34 +138,33 @@ LINES: dict[str, Callable[[Any], list[str]]] = {  # a command to the parts of it
 def test_text_and_json_say_the_same(place, line, monkeypatch):
     """And the text can be read where there is no terminal."""
     monkeypatch.setenv("COLUMNS", "80")
-    found, done = answer(*line.split()), run(*line.split())
+    document, done = answer(*line.split()), run(*line.split())
     assert done.exit_code == 0, done.output
     text = " ".join(done.stdout.split())
-    assert all(" ".join(each.split()) in text for each in LINES[line](found))
+    assert all(" ".join(part.split()) in text for part in LINES[line](document))
     assert not re.search(r"[\x1b\r]", done.output)
 
 
 def test_training_prints_what_the_files_of_runs_have(place):
-    kept = read_json((place.folder / "compared/mae-seed1/result.json").read_text(encoding="utf-8"))
-    assert f"{kept['validation_loss']:.4f}" in place.compared
+    result = read_json(Path("compared/mae-seed1/result.json").read_text(encoding="utf-8"))
+    assert f"{result['validation_loss']:.4f}" in place.compared
     assert "report: compared/report.html" in place.compared
     assert "headwise explore compared/mae-seed1" in place.compared
     text = run("train", "compared/mae-seed1").stdout
-    assert all(each in " ".join(text.split()) for each in of_scores(kept))
+    assert all(line in " ".join(text.split()) for line in score_lines(result))
     assert "model: compared/mae-seed1/model" in text and "analyse compared/mae-seed1" in text
 
 
 @pytest.mark.parametrize("name", [*TASKS, *SYSTEMS])
 def test_every_key_of_a_task_and_of_a_system_is_told_with_its_meaning(name, monkeypatch):
     monkeypatch.setenv("COLUMNS", "9999")
-    printed, found = run("recipes", "--keys", name).stdout, keys_of(name)
-    assert all(
-        re.search(rf"^{re.escape(k.name)} +{re.escape(k.meaning)}", printed, re.M) for k in found
-    )
-    assert all(key.meaning for key in found)
-    names = {key.name for key in found}
-    some = {"training.rules", "model.embed_dim", "data.files", "systems.NAME.model"}
-    assert (name in SYSTEMS or some <= names) and "model.vocab_size" not in names
+    printed, keys = run("recipes", "--keys", name).stdout, keys_of(name)
+    for key in keys:
+        assert re.search(rf"^{re.escape(key.name)} +{re.escape(key.meaning)}", printed, re.M)
+        assert key.meaning
+    names = {key.name for key in keys}
+    common = {"training.rules", "model.embed_dim", "data.files", "systems.NAME.model"}
+    assert (name in SYSTEMS or common <= names) and "model.vocab_size" not in names
 
 
 def test_numbers_that_json_has_not_are_null(capsys):
@@ -187,7 +187,7 @@ def test_a_training_that_diverges_is_told(place):
     assert done.exit_code == 1 and "validation loss is nan" in " ".join(done.stderr.split())
 
 
-OWN = """
+UNPACKS = """
 import headwise as hw
 class Unpacks(hw.MultiHeadAttention):
     def forward(self, query, *others, **options):
@@ -199,15 +199,15 @@ class Unpacks(hw.MultiHeadAttention):
 def test_a_cache_that_cannot_be_written_is_told_by_its_variable(cache, place, monkeypatch):
     monkeypatch.chdir(place.folder)
     monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", str(place.folder / cache))
-    given = "train tiny.yaml --system standard --set tokenizer.vocab_size=277 --output uncached"
-    result = run(*given.split())
-    assert result.exit_code == 2 and "HF_DATASETS_CACHE" in result.stderr
+    line = "train tiny.yaml --system standard --set tokenizer.vocab_size=277 --output uncached"
+    done = run(*line.split())
+    assert done.exit_code == 2 and "HF_DATASETS_CACHE" in done.stderr
     assert not (place.folder / "uncached" / "model").exists()
 
 
 def test_a_bug_keeps_its_traceback(place, monkeypatch):
     """Also one in a system of one's own that Python tells by a ValueError, as users' errors are."""
-    Path("unpacking.py").write_text(OWN, encoding="utf-8")
+    Path("unpacking.py").write_text(UNPACKS, encoding="utf-8")
     monkeypatch.syspath_prepend(place.folder)
     line = "train tiny.yaml --import unpacking --set model.attention=unpacking:Unpacks"
     done = run(*line.split(), "--output", "unpacked")
@@ -220,11 +220,11 @@ def test_a_bug_keeps_its_traceback(place, monkeypatch):
     assert isinstance(run("evaluate", "compared/mae-seed1").exception, RuntimeError)
 
 
-@pytest.mark.parametrize("name", [name for name in KEPT if name != "train"])
+@pytest.mark.parametrize("name", [name for name in NAMES if name != "train"])
 def test_torchrun_starts_trainings_alone(name, monkeypatch):
     monkeypatch.setenv("WORLD_SIZE", "2")
-    needed = {"evaluate": ["x"], "predict": ["x"], "analyse": ["x"], "explore": ["x"]}
-    done = run(name, *needed.get(name, []))
+    arguments = {"evaluate": ["x"], "predict": ["x"], "analyse": ["x"], "explore": ["x"]}
+    done = run(name, *arguments.get(name, []))
     assert done.exit_code == 2 and f"headwise {name}" in done.stderr
 
 
@@ -273,7 +273,7 @@ LEFT_OUT = ("ray_address", "match", "tune", "jobs")  # they wait for somebody, o
 @st.composite
 def command_lines(draw: st.DrawFn) -> list[str]:
     """A command of headwise with parameters, most of which fit."""
-    name = draw(st.sampled_from(KEPT))
+    name = draw(st.sampled_from(NAMES))
     line = [name]
     for parameter in COMMANDS[name].params:
         is_argument = parameter.param_type_name == "argument"

@@ -37,12 +37,12 @@ def scores(*line: object) -> list[tuple[str, float]]:
 
 def test_what_was_found_after_training_is_found_again(world):
     """On the test part, and on the items of another part under a name of their own."""
-    kept = json.loads((world / "moa" / "result.json").read_text(encoding="utf-8"))
-    assert scores(world / "moa") == [(of["name"], of["value"]) for of in kept["scores"]]
+    result = json.loads((world / "moa" / "result.json").read_text(encoding="utf-8"))
+    assert scores(world / "moa") == [(s["name"], s["value"]) for s in result["scores"]]
     validation = scores(world / "moa", "--split", "validation")
-    assert validation == [(of["name"], of["value"]) for of in kept["tests"]["valid"]]
+    assert validation == [(s["name"], s["value"]) for s in result["tests"]["valid"]]
     assert validation == scores(world / "moa", "--split", "valid")
-    assert not any(of["rows"] for of in kept["scores"])
+    assert not any(score["rows"] for score in result["scores"])
     outcome = json.loads((world / "moa" / "outcome.json").read_text(encoding="utf-8"))
     assert len(outcome["scores"][0]["rows"]) == 80
 
@@ -50,8 +50,8 @@ def test_what_was_found_after_training_is_found_again(world):
 @pytest.mark.parametrize("part", ["train", "validation"])
 def test_other_data_are_evaluated_as_a_part_is(world, part):
     data = f"data.tests.more={{files: {{test: {world}/{part}.tsv}}, columns: {{text: text}}}}"
-    data = ("--split", "more", "--set", data)
-    assert scores(world / "moa", *data) == scores(world / "moa", "--split", part)
+    options = ("--split", "more", "--set", data)
+    assert scores(world / "moa", *options) == scores(world / "moa", "--split", part)
 
 
 def test_an_ablation_changes_what_a_run_computes(world):
@@ -66,14 +66,13 @@ def test_an_ablation_changes_what_a_run_computes(world):
 
 
 def test_runs_are_compared_on_the_same_items(world, moa):
-    against = ("--against", world / "gated")
-    found = answer("evaluate", moa, *against)
-    difference = found["scores"][0]["value"] - found["against"]["scores"][0]["value"]
-    assert found["difference"]["value"] == pytest.approx(difference)
+    document = answer("evaluate", moa, "--against", world / "gated")
+    difference = document["scores"][0]["value"] - document["against"]["scores"][0]["value"]
+    assert document["difference"]["value"] == pytest.approx(difference)
     itself = answer("evaluate", moa, "--against", moa)["difference"]
     assert (itself["value"], itself["p"], itself["variance_source"]) == (0, 1, "items")
     ablated = answer("evaluate", moa, "--against", world / "moa", "--ablate", ONE_EXPERT)
-    assert ablated["against"]["scores"] == found["scores"] != ablated["scores"]
+    assert ablated["against"]["scores"] == document["scores"] != ablated["scores"]
 
 
 def test_runs_on_other_items_are_not_compared(world, moa, tmp_path):

@@ -48,8 +48,8 @@ def small(tmp_path_factory):
 
 
 def value(recipe: dict[str, Any], key: str) -> Any:
-    for each in key.split("."):
-        recipe = recipe[each]
+    for name in key.split("."):
+        recipe = recipe[name]
     return recipe
 
 
@@ -73,42 +73,42 @@ def test_a_shipped_recipe_is_valid_with_every_system_and_data_set(name, tmp_path
     assert all(system["description"] for system in written["systems"].values())
     combinations = list(variants(name))
     assert len(combinations) == len(written["systems"]) * len(written.get("datasets") or [0])
-    for number, found in enumerate(combinations):
-        assert found["training"]["max_steps"] or found["training"]["epochs"]
-        assert not found["systems"] and not found["datasets"]
+    for number, recipe in enumerate(combinations):
+        assert recipe["training"]["max_steps"] or recipe["training"]["epochs"]
+        assert not recipe["systems"] and not recipe["datasets"]
         if number in (0, len(combinations) - 1):  # as the folder of a run keeps it
             path = tmp_path / "again.yaml"
-            path.write_text(yaml.safe_dump(found), encoding="utf-8")
-            assert resolved(path) == found
+            path.write_text(yaml.safe_dump(recipe), encoding="utf-8")
+            assert resolved(path) == recipe
 
 
 def starts_afresh(name: str) -> bool:
-    systems = SHIPPED[name]["systems"].values()
-    return not any("pretrained" in (of.get("model") or {}) for of in (SHIPPED[name], *systems))
+    parts = [SHIPPED[name], *SHIPPED[name]["systems"].values()]
+    return not any("pretrained" in (part.get("model") or {}) for part in parts)
 
 
 @pytest.mark.parametrize("name", [*filter(starts_afresh, SHIPPED)])
 def test_a_shipped_recipe_builds_its_models(name):
     assert list(cost(name)) == list(SHIPPED[name]["systems"])
-    for found in cost(name).values():
-        parts = dict(found["parameters"])
+    for costs in cost(name).values():
+        parts = dict(costs["parameters"])
         total = parts.pop("total")
         assert total == sum(parts.values()) > 0
-        assert found["macs"] >= (found["linear_macs"] or 0) > 0 and found["macs"] < 1e13
+        assert costs["macs"] >= (costs["linear_macs"] or 0) > 0 and costs["macs"] < 1e13
     baseline = next(iter(cost(name)))
     assert cost(name)[baseline]["parameters"]["routing"] == 0
 
 
 def test_what_is_listed_is_what_is_shipped():
     listed, printed = listed_recipes(), " ".join(run("recipes").stdout.split())
-    assert {each.name for each in listed} == set(SHIPPED)
-    for each in listed:
-        written = SHIPPED[each.name]
-        assert (each.task, each.systems) == (written["task"], len(written["systems"]))
+    assert {recipe.name for recipe in listed} == set(SHIPPED)
+    for recipe in listed:
+        written = SHIPPED[recipe.name]
+        assert (recipe.task, recipe.systems) == (written["task"], len(written["systems"]))
         steps = written["training"].get("max_steps") or written["training"]["epochs"]
-        assert each.budget.split()[0].replace(",", "") == str(steps)
-        assert each.name in printed
-    assert {each.task for each in listed if each.is_offline} == set(RECIPES)
+        assert recipe.budget.split()[0].replace(",", "") == str(steps)
+        assert recipe.name in printed
+    assert {recipe.task for recipe in listed if recipe.is_offline} == set(RECIPES)
     assert yaml.safe_load(run("recipes", "lm-pydoc").stdout) == SHIPPED["lm-pydoc"]
     built_in = {name for task in TASKS for name in task_class(task).built_in}
     assert built_in - {"senteval"} == OFFLINE
@@ -322,27 +322,27 @@ def start(tmp_path_factory):
 
 def starting(small: Path, start: tuple[Path, Any], **model: Any) -> Any:
     path = small.parent / "starts.yaml"
-    given = {"task": "language-modelling", "data": {"path": "pydoc-topics"}}
-    given |= {"model": {"pretrained": str(start[0]), **model}, "training": {"epochs": 1}}
-    path.write_text(yaml.safe_dump(given), encoding="utf-8")
+    recipe = {"task": "language-modelling", "data": {"path": "pydoc-topics"}}
+    recipe |= {"model": {"pretrained": str(start[0]), **model}, "training": {"epochs": 1}}
+    path.write_text(yaml.safe_dump(recipe), encoding="utf-8")
     return pretrained_model(hw.CausalLM, load_recipe(str(path)).system(None))
 
 
 def test_a_model_starts_from_a_run_with_its_output_and_the_recipe_s_plan(small, start):
     neutral = {"system": "gated", "gate_start": "neutral"}
     rope = {"rope_theta": 10_000.0}
-    made = starting(small, start, attention=neutral, dropout=0.4, rope_parameters=rope).eval()
+    model = starting(small, start, attention=neutral, dropout=0.4, rope_parameters=rope).eval()
     ids = torch.arange(8)[None]
-    torch.testing.assert_close(made(input_ids=ids).logits, start[1](input_ids=ids).logits)
-    assert made.config.dropout == 0.4 and made.config.attention == neutral
+    torch.testing.assert_close(model(input_ids=ids).logits, start[1](input_ids=ids).logits)
+    assert model.config.dropout == 0.4 and model.config.attention == neutral
 
 
 @pytest.mark.parametrize(
-    ("key", "given"), [("embed_dim", 32), ("embed_dmi", 16), ("attention", "agreement")]
+    ("key", "value"), [("embed_dim", 32), ("embed_dmi", 16), ("attention", "agreement")]
 )
-def test_what_contradicts_the_run_is_told_by_its_key(small, start, key, given):
+def test_what_contradicts_the_run_is_told_by_its_key(small, start, key, value):
     with pytest.raises(ValueError) as caught:
-        starting(small, start, **{key: given})
+        starting(small, start, **{key: value})
     assert key in str(caught.value)
 
 
@@ -362,10 +362,7 @@ def test_what_is_written_is_read_again(values):
     assert read_yaml(write_yaml(values)) == values
 
 
-@pytest.mark.parametrize(
-    "text",
-    ["no", "off", "2020-01-01", "12:30:00", "1_000", "=", "0b1"],
-)
+@pytest.mark.parametrize("text", ["no", "off", "2020-01-01", "12:30:00", "1_000", "=", "0b1"])
 def test_what_is_a_text_in_yaml_1_2_is_read_as_it_is(text):
     assert read_yaml(text) == text
 
@@ -383,4 +380,4 @@ def test_what_is_a_text_in_yaml_1_2_is_read_as_it_is(text):
 def test_what_is_no_yaml_is_told_with_its_line(text, must_name):
     with pytest.raises(ValueError, match="YAML") as caught:
         read_yaml(text)
-    assert all(each in str(caught.value) for each in must_name)
+    assert all(name in str(caught.value) for name in must_name)

@@ -57,8 +57,8 @@ def cleaned(text: str) -> str:
 
 @pytest.mark.parametrize("name", GOOD)
 def test_lines_of_a_text_stay_as_they_are(name, tmp_path):
-    own = road("language-modelling", "files", in_each_part(written(tmp_path / "a", GOOD[name])))
-    assert list(map(cleaned, own.text())) == list(map(cleaned, GOOD[name].texts))
+    dataset = road("language-modelling", "files", in_each_part(written(tmp_path / "a", GOOD[name])))
+    assert list(map(cleaned, dataset.text())) == list(map(cleaned, GOOD[name].texts))
 
 
 @pytest.mark.parametrize("name", GOOD)
@@ -66,19 +66,19 @@ def test_lines_of_a_text_stay_as_they_are(name, tmp_path):
 def test_rows_stay_aligned_and_as_they_are(task, name, tmp_path):
     """Each text has the translation or the label of its own line, whatever stands in the lines."""
     lines = GOOD[name]
-    others = [str(number % 2) for number in range(len(lines.texts))]
+    labels = [str(number % 2) for number in range(len(lines.texts))]
     if task == "translation":
-        others = [f"line {number}" for number in range(len(lines.texts))]
-        files = (written(tmp_path / "a", lines), written(tmp_path / "b", Lines(others)))
+        labels = [f"line {number}" for number in range(len(lines.texts))]
+        files = (written(tmp_path / "a", lines), written(tmp_path / "b", Lines(labels)))
     else:
-        rows = map("\t".join, zip(lines.texts, others, strict=True))
+        rows = map("\t".join, zip(lines.texts, labels, strict=True))
         files = written(tmp_path / "a.tsv", lines._replace(texts=["sentence\tlabel", *rows]))
-    own = road(task, "files", in_each_part(files))
-    pairs = [(cleaned(text), other) for text, other in zip(lines.texts, others, strict=True)]
+    dataset = road(task, "files", in_each_part(files))
+    pairs = [(cleaned(text), label) for text, label in zip(lines.texts, labels, strict=True)]
     kept = [pair for pair in pairs if pair[0]]
     for part in PARTS:
-        assert [(cleaned(text), other) for text, other in own.rows(part)] == kept
-    assert own.told()[1] == len(PARTS) * (len(pairs) - len(kept))
+        assert [(cleaned(text), label) for text, label in dataset.rows(part)] == kept
+    assert dataset.told()[1] == len(PARTS) * (len(pairs) - len(kept))
 
 
 @pytest.mark.parametrize("source", ["files", "hub"])
@@ -86,8 +86,8 @@ def test_labels_stay_as_they_are(source):
     """They are names of classes: 007 is not 7, and NA is not missing."""
     labels = ["NA", "007", "7", "true", "None", "1.0", "no"]
     rows = [(sentence(key), labels[key % len(labels)]) for key in range(70)]
-    own = road("classification", source, in_each_part(rows))
-    assert Counter(own.rows()) == Counter(rows)
+    dataset = road("classification", source, in_each_part(rows))
+    assert Counter(dataset.rows()) == Counter(rows)
 
 
 @pytest.mark.parametrize(
@@ -102,17 +102,17 @@ def test_labels_stay_as_they_are(source):
 def test_numbers_are_places_among_classes_unless_these_are_numbers(labels, classes, expected):
     rows = [(sentence(key), labels[key % len(labels)]) for key in range(30)]
     data = {} if classes is None else {"classes": classes}
-    own = road("classification", "hub", in_each_part(rows), data=data)
-    wanted = [(text, expected[key % len(labels)]) for key, (text, _) in enumerate(rows)]
-    assert Counter(own.rows()) == Counter(each for each in wanted if each[1] is not None)
+    dataset = road("classification", "hub", in_each_part(rows), data=data)
+    pairs = [(text, expected[key % len(labels)]) for key, (text, _) in enumerate(rows)]
+    assert Counter(dataset.rows()) == Counter(pair for pair in pairs if pair[1] is not None)
 
 
 def test_several_files_are_one_text_in_their_order(tmp_path):
     places = [str(written(tmp_path / name, Lines([name, "x"]))) for name in ("b", "a", "c")]
     last = written(tmp_path / "d", Lines(["y"]))
     data = {"files": {"train": places}}
-    own = road("language-modelling", "files", in_each_part(last), data=data)
-    assert own.text() == ["b", "x", "a", "x", "c", "x"]
+    dataset = road("language-modelling", "files", in_each_part(last), data=data)
+    assert dataset.text() == ["b", "x", "a", "x", "c", "x"]
 
 
 # --- bad files --------------------------------------------------------------------------------
@@ -124,7 +124,7 @@ SOUND = wav(row("speech-enhancement", 0)[1])
 
 
 def text(*lines: str | bytes) -> bytes:
-    return b"".join((each if isinstance(each, bytes) else each.encode()) + b"\n" for each in lines)
+    return b"".join((line if isinstance(line, bytes) else line.encode()) + b"\n" for line in lines)
 
 
 def table(*lines: str) -> bytes:
@@ -163,34 +163,34 @@ BAD: dict[str, tuple[str, dict[str, bytes], Iterable[str]]] = {
 }
 
 
-def names(error: BaseException, wanted: Iterable[str]) -> bool:
+def names(error: BaseException, must_name: Iterable[str]) -> bool:
     """Whether the message of an error has all of some names and numbers, as words."""
-    return all(re.search(rf"(?<!\w){re.escape(each)}(?!\w)", str(error)) for each in wanted)
+    return all(re.search(rf"(?<!\w){re.escape(name)}(?!\w)", str(error)) for name in must_name)
 
 
 @pytest.mark.parametrize("name", BAD)
 def test_a_bad_file_is_an_error_that_says_where(name, tmp_path):
-    task, files, wanted = BAD[name]
+    task, files, must_name = BAD[name]
     for file, content in files.items():
         (tmp_path / file).write_bytes(content)
     places = [tmp_path / file for file in files]
     with pytest.raises(ValueError) as error:
         road(task, "files", {"train": tuple(places) if len(places) > 1 else places[0]})
-    assert names(error.value, wanted), str(error.value)
+    assert names(error.value, must_name), str(error.value)
 
 
 @pytest.mark.parametrize("task", [task for task in TASKS if task != "speech-enhancement"])
-@pytest.mark.parametrize("there", [False, True])
-def test_what_is_no_file_is_an_error_that_names_it(task, there, tmp_path):
+@pytest.mark.parametrize("is_folder", [False, True])
+def test_what_is_no_file_is_an_error_that_names_it(task, is_folder, tmp_path):
     place = tmp_path / "place"
-    if there:
+    if is_folder:
         place.mkdir()
     with pytest.raises(ValueError, match=re.escape(str(place))):
         road(task, "files", {"train": (place, place) if task == "translation" else place})
 
 
 @pytest.mark.parametrize(
-    ("data", "wanted"),
+    ("data", "must_name"),
     [
         ({"split": {"test": "dev"}}, {"dev", "train"}),
         ({"columns": {"source": "texts.de"}}, {"texts.de", "texts.en", "texts.fr"}),
@@ -198,11 +198,11 @@ def test_what_is_no_file_is_an_error_that_names_it(task, there, tmp_path):
         ({"path": "/no/such/folder"}, {"/no/such/folder"}),
     ],
 )
-def test_a_dataset_that_cannot_be_read_is_an_error_that_says_what(data, wanted):
+def test_a_dataset_that_cannot_be_read_is_an_error_that_says_what(data, must_name):
     rows = [row("translation", key) for key in range(20)]
     with pytest.raises(ValueError) as error:
         road("translation", "hub", {"train": rows}, data=data)
-    assert names(error.value, wanted), str(error.value)
+    assert names(error.value, must_name), str(error.value)
 
 
 # --- images and sounds in folders -------------------------------------------------------------
@@ -228,12 +228,13 @@ def test_sounds_without_a_partner_are_left_out_and_told(tmp_path):
     (tmp_path / "noisy" / "99.wav").write_bytes(SOUND)
     (tmp_path / "clean" / "98.wav").write_bytes(SOUND)
     (tmp_path / "clean" / "00.wav").write_bytes(wav(row("speech-enhancement", 30)[1]))  # longer
-    own = road("speech-enhancement", "files", {"train": (tmp_path / "noisy", tmp_path / "clean")})
-    assert sum(own.told()[0].values()) == 19 and own.told()[1] == 2
+    folders = (tmp_path / "noisy", tmp_path / "clean")
+    dataset = road("speech-enhancement", "files", {"train": folders})
+    assert sum(dataset.told()[0].values()) == 19 and dataset.told()[1] == 2
 
 
 @pytest.mark.parametrize("task", [task for task in TASKS if task != "masked-language-modelling"])
 def test_built_in_data_are_there_offline_and_the_same_again(task):
-    own = road(task, "built-in")
+    dataset = road(task, "built-in")
     for part in PARTS:
-        assert len(own.rows(part)) > 2 and own.rows(part) == own.again().rows(part)
+        assert len(dataset.rows(part)) > 2 and dataset.rows(part) == dataset.again().rows(part)

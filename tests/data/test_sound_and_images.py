@@ -18,11 +18,11 @@ FEW = settings(max_examples=max(2, settings.default.max_examples // 3))  # data 
 # --- images: what is read ---------------------------------------------------------------------
 
 
-def pixels(own: Road, part: str = "train", channels: int = 1) -> np.ndarray:
+def pixels(dataset: Road, part: str = "train", channels: int = 1) -> np.ndarray:
     """The images of a part as bytes, of shape (images, height, width, channels)."""
-    found = np.stack([np.frombuffer(image, np.uint8) for image in own.rows(part)])
-    side = math.isqrt(found.shape[1] // channels)
-    return found.reshape(len(found), side, side, channels)
+    images = np.stack([np.frombuffer(image, np.uint8) for image in dataset.rows(part)])
+    side = math.isqrt(images.shape[1] // channels)
+    return images.reshape(len(images), side, side, channels)
 
 
 @pytest.mark.parametrize("shape", [(8, 8), (8, 14), (30, 6)])
@@ -41,9 +41,9 @@ def test_the_middle_of_an_image_is_taken(shape, tmp_path):
 def test_photographs_are_divided_by_regions():
     """Patches that overlap would be known in the test split."""
     data = {"path": "photographs", "size": 8, "train_fraction": 0.02}
-    own = road("images", "built-in", data=data)
-    patches = [set(own.task.rows[part]["pixels"]) for part in PARTS]
-    assert all(len(of_part) > 10 for of_part in patches)
+    dataset = road("images", "built-in", data=data)
+    patches = [set(dataset.task.rows[part]["pixels"]) for part in PARTS]
+    assert min(map(len, patches)) > 10
     assert not any(one & other for one, other in combinations(patches, 2))
 
 
@@ -57,13 +57,13 @@ def test_pairs_of_images_stand_side_by_side(tmp_path):
     left, right = ({**half, "files": {"train": str(tmp_path / side)}} for side in "ab")
     data = {"path": "pairs", "options": {"left": left, "right": right}, "train_fraction": 1.0}
     data |= {"size": 4, "mode": "grey"}
-    own = road("images", "built-in", data=data)
+    dataset = road("images", "built-in", data=data)
     known = [{row("images", key + shift).tobytes() for key in range(30)} for shift in (0, 100)]
     seen: dict[str, list[set[bytes]]] = {}
     for part in PARTS:
-        stack = np.stack([np.frombuffer(each, np.uint8).reshape(4, 8) for each in own.rows(part)])
-        halves = stack[:, :, :4], stack[:, :, 4:]
-        seen[part] = [{half.tobytes() for half in of_side} for of_side in halves]
+        stack = np.stack([np.frombuffer(x, np.uint8).reshape(4, 8) for x in dataset.rows(part)])
+        sides = stack[:, :, :4], stack[:, :, 4:]
+        seen[part] = [{half.tobytes() for half in halves} for halves in sides]
     for side in (0, 1):
         sets = [seen[part][side] for part in PARTS]
         assert not any(one & other for one, other in combinations(sets, 2))
@@ -81,9 +81,9 @@ def test_pixels_take_the_nearest_colour_of_a_palette(colors, mode, seed):
     given_images = draw.integers(0, 256, shape, np.uint8)
     data, palette = {"mode": mode}, {"colors": colors}
     rows = in_each_part(list(given_images))
-    own = road("images", "files", rows, data=data, palette=palette)
+    dataset = road("images", "files", rows, data=data, palette=palette)
     channels = 3 if mode == "rgb" else 1
-    found = pixels(own, channels=channels).reshape(-1, channels).astype(int)
+    found = pixels(dataset, channels=channels).reshape(-1, channels).astype(int)
     true = given_images.reshape(-1, channels).astype(int)
     known = np.unique(found, axis=0)
     assert 2 <= len(known) <= colors
@@ -91,8 +91,8 @@ def test_pixels_take_the_nearest_colour_of_a_palette(colors, mode, seed):
     assert (((true - found) ** 2).sum(1) == distances.min(1)).all()
     # k-means: no colour at random, but the means of what they stand for.
     for color in known:
-        of_color = true[(found == color).all(1)]
-        assert np.abs(of_color.mean(0) - color).max() < 8
+        members = true[(found == color).all(1)]
+        assert np.abs(members.mean(0) - color).max() < 8
 
 
 # --- sounds: what is read ---------------------------------------------------------------------
@@ -105,8 +105,8 @@ def tone(samples: int, rate: int, hertz: float = 440.0) -> np.ndarray:
 
 def heard(content: bytes) -> np.ndarray:
     """The waveform that is read of a file."""
-    own = road("speech-enhancement", "files", in_each_part([(content, content)] * 2))
-    noisy, clean = waves_of(own, "test", 0)
+    dataset = road("speech-enhancement", "files", in_each_part([(content, content)] * 2))
+    noisy, clean = waves_of(dataset, "test", 0)
     assert np.array_equal(noisy, clean)
     return clean
 
@@ -130,8 +130,8 @@ def test_items_are_the_spectra_of_their_sounds(samples, seed):
     draw = np.random.default_rng(seed)
     files = [wav(0.2 * draw.standard_normal(samples), subtype="FLOAT") for _ in range(2)]
     rows = in_each_part([tuple(files)] * 2)
-    own = road("speech-enhancement", "files", rows, model={"floor": 0.05})
-    batch, waves, hop = own.batch("test", [0]), waves_of(own, "test", 0), RATE * 16 // 1000
+    dataset = road("speech-enhancement", "files", rows, model={"floor": 0.05})
+    batch, waves, hop = dataset.batch("test", [0]), waves_of(dataset, "test", 0), RATE * 16 // 1000
     window = np.sqrt(signal.windows.hann(2 * hop, sym=False))
     for name, wave in zip(("inputs", "labels"), waves, strict=True):
         padded = np.pad(wave.astype(np.float64), (hop, 3 * hop))
@@ -158,9 +158,9 @@ def decibels(wave: np.ndarray) -> float:
 @pytest.mark.parametrize("noise", ["white", "pink", "brown", "babble"])
 @pytest.mark.parametrize(("snr", "level"), [(-5.0, -30.0), (20.0, -25.0)])
 def test_noise_is_as_loud_as_asked_for(noise, snr, level):
-    own = generated(noise=[noise], snr=[snr, snr], level=[level, level])
+    dataset = generated(noise=[noise], snr=[snr, snr], level=[level, level])
     for part in PARTS:
-        noisy, clean = waves_of(own, part, 0)
+        noisy, clean = waves_of(dataset, part, 0)
         assert abs(decibels(clean) - decibels(noisy - clean) - snr) < 0.1
         loudest = max(np.abs(noisy).max(), np.abs(clean).max())
         assert abs(decibels(noisy) - level) < 0.1 or loudest > 0.98  # nothing is clipped
@@ -169,20 +169,20 @@ def test_noise_is_as_loud_as_asked_for(noise, snr, level):
 @pytest.mark.parametrize(("noise", "slope"), [("white", 0), ("pink", -3.01), ("brown", -6.02)])
 def test_colours_of_noise_fall_by_decibels_an_octave(noise, slope):
     voices = {"speakers": 4, "utterances": 6, "seconds": 8}
-    own = generated(noise=[noise], snr=[0, 0], seconds=8, options=voices)
+    dataset = generated(noise=[noise], snr=[0, 0], seconds=8, options=voices)
     power = []
     for index in range(3):
-        noisy, clean = waves_of(own, "validation", index % len(own.items("validation")))
+        noisy, clean = waves_of(dataset, "validation", index % len(dataset.items("validation")))
         found = np.abs(np.fft.rfft(noisy - clean)) ** 2
         power.append([found[2**k : 2 ** (k + 1)].mean() for k in range(8, 15)])
     assert abs(np.diff(10 * np.log10(np.mean(power, axis=0))).mean() - slope) < 0.4
 
 
 def test_items_of_training_are_drawn_by_epoch_and_index_and_others_stay():
-    own = generated(seconds=0.25, snr=[0, 20])
+    dataset = generated(seconds=0.25, snr=[0, 20])
     for part in PARTS:
-        first, second = (own.rows(part, epoch) for epoch in (0, 1))
-        assert len(set(first)) == len(first) and own.rows(part, 0) == first
+        first, second = (dataset.rows(part, epoch) for epoch in (0, 1))
+        assert len(set(first)) == len(first) and dataset.rows(part, 0) == first
         assert (set(first) & set(second) == set()) if part == "train" else first == second
 
 
@@ -192,19 +192,19 @@ def test_an_excerpt_stands_in_its_recording():
     clean = 0.1 * draw.standard_normal(3 * RATE)
     noise = 0.01 * draw.standard_normal(len(clean))
     files = tuple(wav(wave, subtype="FLOAT") for wave in (clean + noise, clean))
-    own = road("speech-enhancement", "files", in_each_part([files]), data={"seconds": 0.25})
+    dataset = road("speech-enhancement", "files", in_each_part([files]), data={"seconds": 0.25})
     samples = RATE // 4 // 128 * 128
     starts = set()
     for epoch in range(6):
-        own.batch("train", [0], epoch)
-        noisy, found = waves_of(own, "train", 0, whole=False)
+        dataset.batch("train", [0], epoch)
+        noisy, found = waves_of(dataset, "train", 0, whole=False)
         assert abs(len(found) - samples) <= 256
         start = int(np.argmax(signal.correlate(clean, found, mode="valid")))
         np.testing.assert_allclose(found, clean[start : start + len(found)], atol=1e-6)
         np.testing.assert_allclose(noisy - found, noise[start : start + len(found)], atol=1e-6)
         starts.add(start)
     assert len(starts) > 3
-    noisy, found = waves_of(own, "test", 0, whole=False)
+    noisy, found = waves_of(dataset, "test", 0, whole=False)
     np.testing.assert_allclose(found, clean[: len(found)], atol=1e-6)
 
 
@@ -219,9 +219,9 @@ def test_a_speaker_is_in_one_part(tmp_path):
     data = {"split_by": "speaker", "speaker_pattern": "^([a-z])_"}
     data |= {"validation_fraction": 0.2, "test_fraction": 0.2}
     files = {"train": (tmp_path / "noisy", tmp_path / "clean")}
-    own = road("speech-enhancement", "files", files, data=data)
-    speakers = [
-        {speaker_of[waves_of(own, part, i)[1].tobytes()] for i in range(len(own.items(part)))}
-        for part in PARTS
-    ]
+    dataset = road("speech-enhancement", "files", files, data=data)
+    speakers = []
+    for part in PARTS:
+        waves = (waves_of(dataset, part, index)[1] for index in range(len(dataset.items(part))))
+        speakers.append({speaker_of[wave.tobytes()] for wave in waves})
     assert all(speakers) and sum(map(len, speakers)) == len(set.union(*speakers)) == 12

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from support.data_files import LABELLED, PARTS, TASKS, TEXTS, WORDS, row, sentence
 from support.road import Road, in_each_part, road
 
-OF_TEXTS = [task for task in TASKS if task in (*TEXTS, *LABELLED, "translation")]
+TEXT_TASKS = [task for task in TASKS if task in (*TEXTS, *LABELLED, "translation")]
 KEYS = range(60)
 
 
@@ -21,8 +21,8 @@ def walk(task: str, **recipe) -> Road:
     return road(task, "files", in_each_part([row(task, key) for key in KEYS]), **recipe)
 
 
-@pytest.fixture(scope="module", params=OF_TEXTS)
-def own(request) -> Road:
+@pytest.fixture(scope="module", params=TEXT_TASKS)
+def dataset(request) -> Road:
     return walk(request.param)
 
 
@@ -34,14 +34,14 @@ TEXT = st.text(st.characters(exclude_categories=["Cs", "Cc", "Zl", "Zp"], exclud
 
 @given(TEXT)
 @example("e\u0301\U0001f642 中文 \u200d\ufeff  two  spaces , don 't")
-def test_any_text_comes_back(own, text):
-    for tokenizer in own.tokenizers.values():
+def test_any_text_comes_back(dataset, text):
+    for tokenizer in dataset.tokenizers.values():
         ids = tokenizer(text)["input_ids"]
         assert tokenizer.decode(ids, skip_special_tokens=True).strip() == text.strip()
         assert max(ids) < len(tokenizer)
 
 
-@pytest.mark.parametrize("task", [task for task in OF_TEXTS if task != "probing"])
+@pytest.mark.parametrize("task", [task for task in TEXT_TASKS if task != "probing"])
 def test_special_tokens_are_names_in_a_text_of_subwords_and_no_tokens(task):
     """But the mask of a masked language model. Also for the tokenizer that a run saves."""
     names = ["<pad>", "<bos>", "<eos>", "<unk>", "</s>", "<s>", "[PAD]", "<|endoftext|>"]
@@ -49,29 +49,28 @@ def test_special_tokens_are_names_in_a_text_of_subwords_and_no_tokens(task):
     other = text if task == "translation" else "x"
     rows = [(text, other), (text, other if task == "translation" else "y")] * 3
     rows = rows if task in ("translation", *LABELLED) else [text] * 3
-    own = road(
-        task, "files", in_each_part(rows), data={"max_length": 512} if task in LABELLED else {}
-    )
-    for tokenizer in own.tokenizers.values():
+    data = {"max_length": 512} if task in LABELLED else {}
+    dataset = road(task, "files", in_each_part(rows), data=data)
+    for tokenizer in dataset.tokenizers.values():
         ids = tokenizer(text, add_special_tokens=False)["input_ids"]
         assert not {*ids} & {*tokenizer.all_special_ids}
         assert tokenizer.decode(ids).strip() == text
     if task == "translation":
-        batch = own.batch("train", [0])
+        batch = dataset.batch("train", [0])
         assert (batch["input_ids"] < 4).sum() == (batch["labels"] < 4).sum() == 1  # the end
-        assert own.rows()[0] == (text, text)
+        assert dataset.rows()[0] == (text, text)
 
 
 @pytest.mark.parametrize("joint", [True, False])
 def test_what_is_saved_gives_the_ids_of_pairs(joint):
-    own = walk("translation", tokenizer={"vocab_size": 300, "joint": joint})
-    batch = own.batch("train", range(len(KEYS)))
+    dataset = walk("translation", tokenizer={"vocab_size": 300, "joint": joint})
+    batch = dataset.batch("train", range(len(KEYS)))
     for key in KEYS:
         source, target = row("translation", key)
         ids = batch["input_ids"][key][batch["attention_mask"][key].bool()]
         labels = batch["labels"][key]
-        assert own.tokenizers["source"](source)["input_ids"] == ids.tolist()
-        assert own.tokenizers["target"](target)["input_ids"] == labels[labels != -100].tolist()
+        assert dataset.tokenizers["source"](source)["input_ids"] == ids.tolist()
+        assert dataset.tokenizers["target"](target)["input_ids"] == labels[labels != -100].tolist()
 
 
 @pytest.mark.parametrize("max_length", [9, 16, 64])
@@ -79,22 +78,22 @@ def test_what_is_saved_gives_the_ids_of_pairs(joint):
 def test_what_is_saved_gives_the_ids_of_labelled_texts(pairs, max_length):
     """Long ones are cut in the same way, of a pair the longer text first."""
     texts = [(sentence(7**key), sentence(5 ** (9 - key)))[: 1 + pairs] for key in range(10)]
-    rows = [(*each, str(number % 2)) for number, each in enumerate(texts)]
+    rows = [(*pair, str(number % 2)) for number, pair in enumerate(texts)]
     data = {"max_length": max_length}
-    own = road("classification", "files", in_each_part(rows), data=data)
-    for index, each in enumerate(texts):
-        ids = own.batch("train", [index])["input_ids"][0].tolist()
-        saved = own.tokenizers["source"](*each, truncation=True, max_length=max_length)
+    dataset = road("classification", "files", in_each_part(rows), data=data)
+    for index, pair in enumerate(texts):
+        ids = dataset.batch("train", [index])["input_ids"][0].tolist()
+        saved = dataset.tokenizers["source"](*pair, truncation=True, max_length=max_length)
         assert saved["input_ids"] == ids and len(ids) <= max_length
 
 
-def test_a_vocabulary_has_the_size_that_is_asked_for(own):
-    rows = in_each_part([row(own.name, key) for key in range(300)])
+def test_a_vocabulary_has_the_size_that_is_asked_for(dataset):
+    rows = in_each_part([row(dataset.name, key) for key in range(300)])
     model = {"embed_dim": 8, "num_heads": 2, "ffn_dim": 8}
     for size in (270, 290):
-        made = road(own.name, "files", rows, tokenizer={"vocab_size": size}, model=model)
-        tokenizer = made.tokenizers["source"]
-        assert len(tokenizer) == size == made.model().config.vocab_size
+        resized = road(dataset.name, "files", rows, tokenizer={"vocab_size": size}, model=model)
+        tokenizer = resized.tokenizers["source"]
+        assert len(tokenizer) == size == resized.model().config.vocab_size
         special = [tokenizer.pad_token_id, tokenizer.eos_token_id]
         assert None not in special and special[0] != special[1]
 
@@ -106,13 +105,13 @@ def test_words_are_numbered_by_frequency_and_rare_ones_are_unknown(task):
     lines = in_each_part([" ".join(words)])
     size = 3 + (3 if task == "language-modelling" else 5)  # three words and the special tokens
     settings = {"type": "word", "vocab_size": size, "min_frequency": 2}
-    own = road(task, "files", lines, tokenizer=settings, data={"block_length": 64})
-    tokenizer = own.tokenizers["source"]
+    dataset = road(task, "files", lines, tokenizer=settings, data={"block_length": 64})
+    tokenizer = dataset.tokenizers["source"]
     ids = tokenizer.convert_tokens_to_ids(["a", "b", "c"])
     assert ids == sorted(ids) and len(set(ids)) == 3
-    found = Counter(own.rows()[0])
-    assert [found.pop(token) for token in ids] == [9, 7, 5]
-    assert sorted(found.values()) == [1, 4]  # the end of the line, and what is unknown
+    counts = Counter(dataset.rows()[0])
+    assert [counts.pop(token) for token in ids] == [9, 7, 5]
+    assert sorted(counts.values()) == [1, 4]  # the end of the line, and what is unknown
 
 
 # --- blocks -----------------------------------------------------------------------------------
@@ -130,35 +129,37 @@ def blocks(task: str, lengths: list[int], size: int) -> tuple[Road, list[tuple[i
     """The tokens of each block of a text whose tokens are words and line ends."""
     vocabulary = {"type": "word", "vocab_size": 40, "min_frequency": 1}
     lines = in_each_part(in_words(lengths))
-    own = road(task, "files", lines, tokenizer=vocabulary, data={"block_length": size})
-    return own, own.rows()
+    dataset = road(task, "files", lines, tokenizer=vocabulary, data={"block_length": size})
+    return dataset, dataset.rows()
 
 
 @given(LINES, st.integers(8, 20))
 def test_blocks_of_language_modelling_cover_the_text_once(lengths, size):
     """Each token is predicted once; the first of a block from the last of the block before."""
-    own, found = blocks("language-modelling", lengths, size)
-    assert own.text() == in_words(lengths)
+    dataset, found = blocks("language-modelling", lengths, size)
+    assert dataset.text() == in_words(lengths)
     assert all(len(block) == size for block in found[:-1]) and 1 <= len(found[-1]) <= size
-    read = [own.batch("train", [index])["input_ids"][0].tolist() for index in range(len(found))]
-    assert read[0][0] == own.tokenizers["source"].eos_token_id
-    assert all(block[1:] == list(own) for block, own in zip(read, found, strict=True))
+    read = [dataset.batch("train", [index])["input_ids"][0].tolist() for index in range(len(found))]
+    assert read[0][0] == dataset.tokenizers["source"].eos_token_id
+    assert all(ids[1:] == list(block) for ids, block in zip(read, found, strict=True))
     assert all(other[0] == one[-1] for one, other in pairwise(read))
 
 
 @given(LINES, st.integers(8, 20))
 @example([7, 7, 0, 7, 0, 0, 7], 8)  # a separator of two documents ends or begins a block
+@example([8, 0, 6], 17)  # without the separator both would fit
 def test_blocks_of_masked_language_modelling_are_of_full_lines(lengths, size):
-    own, found = blocks("masked-language-modelling", lengths, size)
-    end, room = own.tokenizers["source"].eos_token_id, size - 1  # behind the first token
-    assert " ".join(own.text()).split() == " ".join(in_words(lengths)).split()
+    dataset, found = blocks("masked-language-modelling", lengths, size)
+    end, room = dataset.tokenizers["source"].eos_token_id, size - 1  # behind the first token
+    assert " ".join(dataset.text()).split() == " ".join(in_words(lengths)).split()
     assert found[0][0] != end
     for block in found:
         assert 1 <= len(block) <= room and block[-2:] != (end, end)
     for one, other in pairwise(found):
         if one[-1] == end:  # full: the next line would not have fitted
             rest = other.index(end) + 1 if end in other else len(other)
-            assert len(one) + rest > room and other[0] != end
+            separator = 0 in lengths  # one may have been left out between the blocks
+            assert len(one) + separator + rest > room and other[0] != end
         else:  # within a line that is too long for a block
             assert len(one) == room and end not in one[1:]
 
@@ -177,37 +178,36 @@ def near(count: int, total: int, share: float) -> bool:
 def test_masking_hides_as_many_tokens_as_asked(fraction, masked, replaced):
     """Of BERT: which share is predicted, and what is read in its place; never a special token."""
     lines = in_each_part([sentence(key) for key in range(200)])
-    settings = {"fraction": fraction, "masked": masked, "random": replaced}
-    own = road(
-        "masked-language-modelling", "files", lines, masking=settings, data={"block_length": 64}
-    )
-    tokenizer, size = own.tokenizers["source"], len(own.items())
+    masking = {"fraction": fraction, "masked": masked, "random": replaced}
+    data = {"block_length": 64}
+    dataset = road("masked-language-modelling", "files", lines, masking=masking, data=data)
+    tokenizer, size = dataset.tokenizers["source"], len(dataset.items())
     special = torch.tensor(tokenizer.all_special_ids)
     words = len(tokenizer) - len(special)
     totals: Counter[str] = Counter()
     for epoch in range(30):
-        batch = own.batch("train", range(size), epoch)
+        batch = dataset.batch("train", range(size), epoch)
         read, labels = batch["input_ids"], batch["labels"]
         chosen, hidden = labels != -100, read == tokenizer.mask_token_id
         text = torch.where(chosen, labels, read)
         candidates = ~torch.isin(text, special)
         assert (chosen & ~candidates).sum() == (hidden & ~chosen).sum() == 0
-        others = chosen & ~hidden & (read != labels)
-        assert not torch.isin(read[others], special).any()
-        each = chosen.sum(1) - candidates.sum(1) * fraction  # one token more or less in a block
-        assert each.abs().max() <= 1
-        counted = {"chosen": chosen, "hidden": hidden, "others": others, "words": candidates}
-        totals += Counter({name: int(each.sum()) for name, each in counted.items()})
+        changed = chosen & ~hidden & (read != labels)
+        assert not torch.isin(read[changed], special).any()
+        excess = chosen.sum(1) - candidates.sum(1) * fraction  # one token more or less in a block
+        assert excess.abs().max() <= 1
+        counted = {"chosen": chosen, "hidden": hidden, "changed": changed, "words": candidates}
+        totals += Counter({name: int(mask.sum()) for name, mask in counted.items()})
     assert near(totals["chosen"], totals["words"], fraction)
     assert near(totals["hidden"], totals["chosen"], masked)
-    assert near(totals["others"], totals["chosen"], replaced * (words - 1) / words)
+    assert near(totals["changed"], totals["chosen"], replaced * (words - 1) / words)
 
 
 def test_masks_are_drawn_by_epoch_and_index_and_are_fixed_outside_training():
-    own = walk("masked-language-modelling")
+    dataset = walk("masked-language-modelling")
 
     def labels(part: str, indices, epoch: int) -> list[list[int]]:
-        return [own.batch(part, [i], epoch)["labels"][0].tolist() for i in indices]
+        return [dataset.batch(part, [i], epoch)["labels"][0].tolist() for i in indices]
 
     first = labels("train", range(6), 0)
     assert labels("train", (4, 0, 2), 0) == [first[4], first[0], first[2]]
@@ -216,9 +216,9 @@ def test_masks_are_drawn_by_epoch_and_index_and_are_fixed_outside_training():
         assert labels(part, range(6), 0) == labels(part, range(6), 1)
     assert labels("validation", range(6), 0) != labels("test", range(6), 0) != first
     for epoch in (0, 1):
-        rows = labels("train", range(len(own.items())), epoch)
+        rows = labels("train", range(len(dataset.items())), epoch)
         rows = sorted([token for token in row if token != -100] for row in rows)
-        batches = own.epoch(epoch, 400)
+        batches = dataset.epoch(epoch, 400)
         assert rows == sorted(row[row != -100].tolist() for b in batches for row in b["labels"])
 
 
@@ -234,10 +234,10 @@ def test_probes_are_made_of_the_sentences_themselves(probe, more):
     often = [1 / (1 + rank) for rank in range(len(words))]
     lines = [f"So {' '.join(draw.choices(words, often, k=4 + k % 9))} {k} ." for k in range(900)]
     options = {"probe": probe, **more}
-    own = road("probing", "text", {"train": lines}, data={"options": options})
+    dataset = road("probing", "text", {"train": lines}, data={"options": options})
     known = set(lines)
     for part in PARTS:
-        rows = own.rows(part)
+        rows = dataset.rows(part)
         assert len(set(Counter(label for _, label in rows).values())) == 1
         classes = {label for _, label in rows}
         for text, label in rows:
@@ -254,4 +254,4 @@ def test_probes_are_made_of_the_sentences_themselves(probe, more):
                     [*words[:i], words[i + 1], words[i], *words[i + 2 :]]
                     for i in range(1, len(words) - 1)  # the first word stays
                 ]
-                assert text not in known and any(f"{' '.join(each)} ." in known for each in swaps)
+                assert text not in known and any(f"{' '.join(swap)} ." in known for swap in swaps)

@@ -17,11 +17,11 @@ SURE = 1e9  # a logit beside which others count nothing
 @torch.no_grad()
 def edited(layer, **edits):
     """A copy some of whose parameters are functions of what they were, by dotted name with `__`."""
-    made = copy.deepcopy(layer)
+    copied = copy.deepcopy(layer)
     for name, edit in edits.items():
-        parameter = made.get_parameter(name.replace("__", "."))
+        parameter = copied.get_parameter(name.replace("__", "."))
         parameter.copy_(edit(parameter))
-    return made
+    return copied
 
 
 def without_rows(rows, value=0.0):
@@ -33,21 +33,21 @@ def without_rows(rows, value=0.0):
     return edit
 
 
-def heads_in(layer, kept):
+def heads_in(layer, heads):
     """The output projection reads nothing of the other heads."""
     mask = torch.zeros(HEADS, dtype=torch.float64)
-    mask[kept] = 1
+    mask[heads] = 1
     return edited(layer, out_proj__weight=lambda w: w * mask.repeat_interleave(layer.head_dim))
 
 
-def experts_in(layer, kept):
+def experts_in(layer, experts):
     """MoA that has these experts and no others."""
-    sizes = (DIM, len(kept), min(2, len(kept)), layer.head_dim)
-    made, state = hw.MixtureOfAttentionHeads(*sizes).double().eval(), layer.state_dict()
+    sizes = (DIM, len(experts), min(2, len(experts)), layer.head_dim)
+    moa, state = hw.MixtureOfAttentionHeads(*sizes).double().eval(), layer.state_dict()
     for name in ("router.weight", "expert_query", "expert_output"):
-        state[name] = state[name][kept]
-    made.load_state_dict(state)
-    return made
+        state[name] = state[name][experts]
+    moa.load_state_dict(state)
+    return moa
 
 
 def experts_alike(layer):
@@ -61,18 +61,18 @@ def experts_alike(layer):
     return compute
 
 
-def voters_in(layer, kept, **options):
+def voters_in(layer, voters, **options):
     """Agreement that has these heads and no others."""
     width, state = layer.head_dim, layer.state_dict()
-    rows = torch.cat([torch.arange(head * width, (head + 1) * width) for head in kept])
+    rows = torch.cat([torch.arange(head * width, (head + 1) * width) for head in voters])
     for name, value in state.items():
         if "_proj." in name:
             state[name] = value[rows]
         elif name in ("capsule_weight", "capsule_bias", "vote_weight"):
-            state[name] = value[kept]
-    made = hw.AgreementAttention(DIM, len(kept), head_dim=width, **options).double().eval()
-    made.load_state_dict(state)
-    return made
+            state[name] = value[voters]
+    agreement = hw.AgreementAttention(DIM, len(voters), head_dim=width, **options).double().eval()
+    agreement.load_state_dict(state)
+    return agreement
 
 
 def even(w):
@@ -93,9 +93,9 @@ def without_least(alpha):
 
 MEANT = {
     **{
-        (system, name, 2): lambda m, kept=kept: heads_in(m, kept)
+        (system, name, 2): lambda m, heads=heads: heads_in(m, heads)
         for system in ("standard", "mae", "moh", "gated", "differential")
-        for name, kept in {"without-head": [0, 1, 3], "only-head": [2]}.items()
+        for name, heads in {"without-head": [0, 1, 3], "only-head": [2]}.items()
     },
     ("mae", "uniform", None): lambda m: edited(
         m, gate__output__weight=torch.zeros_like, gate__output__bias=even
@@ -156,7 +156,7 @@ def test_random_weights_are_the_same_for_a_seed_and_others_for_each_layer(system
     model, x = nn.ModuleList([build(system) for _ in range(2)]).eval(), inputs()
     model[1].load_state_dict(model[0].state_dict())
     for number, layer in enumerate(model if is_told else []):
-        layer.site, layer.layer = "encoder_self", number
+        layer.place("encoder_self", number)
 
     def outputs(seed):
         with ablated(model, system, "random", seed=seed, path=None):
@@ -165,10 +165,10 @@ def test_random_weights_are_the_same_for_a_seed_and_others_for_each_layer(system
     first, again, other = outputs(0), outputs(0), outputs(1)
     learned = model[0](x).routing.weights
     assert not torch.allclose(first[0].output, first[1].output)
-    for mine, same, another in zip(first, again, other, strict=True):
-        assert torch.equal(mine.output, same.output)
-        assert not torch.allclose(mine.output, another.output)
-        weights = mine.routing.weights
+    for out, same, different in zip(first, again, other, strict=True):
+        assert torch.equal(out.output, same.output)
+        assert not torch.allclose(out.output, different.output)
+        weights = out.routing.weights
         torch.testing.assert_close(weights.sum(-1), learned.sum(-1))
         assert (weights >= 0).all()
         # Heads that MoH has in force everywhere are none of a router's.
@@ -189,9 +189,9 @@ def test_in_a_model_the_systems_of_a_kind_or_one_place_are_ablated():
         with ablated(model, system, "uniform", path=name):
             uniform[name] = model[name](x).output
     with ablated(model, "mae", "uniform", path=None):
-        of_kind = outputs()
+        by_kind = outputs()
     with ablated(model, "mae", "uniform", path="b"):
-        of_place = outputs()
-    for found, changed in ((of_kind, "ab"), (of_place, "b"), (outputs(), "")):
+        by_path = outputs()
+    for found, changed in ((by_kind, "ab"), (by_path, "b"), (outputs(), "")):
         for name, output in found.items():
             assert torch.equal(output, (uniform if name in changed else learned)[name])

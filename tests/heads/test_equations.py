@@ -18,26 +18,27 @@ pytestmark = pytest.mark.quick
 KEYS, KDIM, VDIM = 4, 6, 8
 
 
-def equal_to_the_loops(module: Any, *sequences: Tensor, rotary: bool = False, **given: Any) -> None:
+def equal_to_the_loops(module: Any, *sequences: Tensor, rotary: bool = False, **masks: Any) -> None:
     """Output, decisions, auxiliary loss and all gradients are those of the loops."""
     turned = {"rotary": turns(sequences[0].size(1), module)} if rotary else {}
-    out = module(*sequences, **given, **turned)
+    out = module(*sequences, **masks, **turned)
     base = {"rotary": BASE} if rotary else {}
-    output, weights, loss = expected(module, *sequences, **given, **base)
+    output, weights, loss = expected(module, *sequences, **masks, **base)
     torch.testing.assert_close(out.output, output, rtol=1e-9, atol=1e-9)
     assert (out.routing is None) == (weights is None)
-    mine, theirs = out.output.sin().sum(), output.sin().sum()
+    total, expected_total = out.output.sin().sum(), output.sin().sum()
     if weights is not None:
         torch.testing.assert_close(out.routing.weights, weights, rtol=1e-9, atol=1e-9)
         assert (out.routing.loss is None) == (loss is None)
     if loss is not None:
         torch.testing.assert_close(out.routing.loss, loss, rtol=1e-9, atol=1e-12)
-        mine, theirs = mine + 10 * out.routing.loss, theirs + 10 * loss
+        total, expected_total = total + 10 * out.routing.loss, expected_total + 10 * loss
     leaves = {f"input {i}": x for i, x in enumerate(sequences)} | dict(module.named_parameters())
-    how = {"allow_unused": True, "materialize_grads": True}
-    got = torch.autograd.grad(mine, [*leaves.values()], **how)
-    wanted = torch.autograd.grad(theirs, [*leaves.values()], **how)
-    for name, x, y in zip(leaves, got, wanted, strict=True):
+    gradients, expected_gradients = (
+        torch.autograd.grad(y, [*leaves.values()], allow_unused=True, materialize_grads=True)
+        for y in (total, expected_total)
+    )
+    for name, x, y in zip(leaves, gradients, expected_gradients, strict=True):
         size = max(1.0, float(y.abs().max()) if y.numel() else 0.0)
         assert (x - y).abs().le(1e-8 * size).all(), name
 
@@ -50,12 +51,12 @@ def any_call(data: Any, name: str, module: Any, rows: int, time: int, keys: int)
     """The masks of a call that the system takes."""
     # Which experts read differs from token to token, so that no mask can be per head.
     heads = 1 if name == "moa" else module.num_heads
-    given = data.draw(masks(rows, heads, time, keys))
+    drawn_masks = data.draw(masks(rows, heads, time, keys))
     if getattr(module, "gate_window", None) is not None:
         # What other masks leave of a window no paper says.
-        left = data.draw(paddings(rows, keys, ("left",)))
-        return {"is_causal": True, "key_padding_mask": left}
-    return given
+        hidden = data.draw(paddings(rows, keys, ("left",)))
+        return {"is_causal": True, "key_padding_mask": hidden}
+    return drawn_masks
 
 
 @pytest.mark.parametrize("name", NINE)
@@ -63,8 +64,8 @@ def any_call(data: Any, name: str, module: Any, rows: int, time: int, keys: int)
 def test_any_options_equal_the_equations(name: str, data: Any) -> None:
     module, rotary = data.draw(any_system(name))
     rows, time = data.draw(st.integers(1, 2)), data.draw(st.integers(1, 4))
-    given = any_call(data, name, module, rows, time, time)
-    equal_to_the_loops(module, drawn(rows, time, DIM), rotary=rotary, **given)
+    call = any_call(data, name, module, rows, time, time)
+    equal_to_the_loops(module, drawn(rows, time, DIM), rotary=rotary, **call)
 
 
 @pytest.mark.parametrize("name", NINE)
@@ -75,26 +76,26 @@ def test_any_options_equal_the_equations_in_cross_attention(name: str, data: Any
     hidden = data.draw(paddings(rows, KEYS))
     if name == "tim":
         module, rotary = data.draw(any_system(name, kdim=KDIM, cross_attention=True))
-        given = any_call(data, name, module, rows, time, time)
-        given["memory_key_padding_mask"] = hidden
+        call = any_call(data, name, module, rows, time, time)
+        call["memory_key_padding_mask"] = hidden
         sequences = (drawn(rows, time, DIM), drawn(rows, KEYS, KDIM))
-        return equal_to_the_loops(module, *sequences, rotary=rotary, **given)
+        return equal_to_the_loops(module, *sequences, rotary=rotary, **call)
     module, _ = data.draw(any_system(name, kdim=KDIM, vdim=VDIM))
-    given = any_call(data, name, module, rows, time, KEYS)
+    call = any_call(data, name, module, rows, time, KEYS)
     if getattr(module, "gate_window", None) is None:
-        given["query_padding_mask"] = data.draw(paddings(rows, time))
+        call["query_padding_mask"] = data.draw(paddings(rows, time))
     sequences = (drawn(rows, time, DIM), drawn(rows, KEYS, KDIM), drawn(rows, KEYS, VDIM))
-    return equal_to_the_loops(module, *sequences, **given)
+    return equal_to_the_loops(module, *sequences, **call)
 
 
 @pytest.mark.parametrize("form", FORMS)
 @given(data=st.data())
 @fewer
 def test_each_form_equals_the_equations(form: str, data: Any) -> None:
-    chosen = FORMS[form]
-    module = chosen.build()
-    given = any_call(data, chosen.system, module, 2, 3, 3)
-    equal_to_the_loops(module, drawn(2, 3, DIM), rotary=chosen.rotary, **given)
+    tested = FORMS[form]
+    module = tested.build()
+    call = any_call(data, tested.system, module, 2, 3, 3)
+    equal_to_the_loops(module, drawn(2, 3, DIM), rotary=tested.rotary, **call)
 
 
 @pytest.mark.parametrize("name", NINE)
@@ -154,8 +155,8 @@ def test_noise_of_a_learned_size_moves_routers_in_training_alone() -> None:
     probability = (x @ module.router.weight.T + noise * size).softmax(-1)
     torch.manual_seed(3)
     out = module.train()(x)
-    kept = probability.topk(2)
-    assert torch.equal(out.routing.indices, kept.indices)
-    shares = kept.values / kept.values.sum(-1, keepdim=True)
-    weights = torch.zeros_like(probability).scatter(-1, kept.indices, shares)
+    largest = probability.topk(2)
+    assert torch.equal(out.routing.indices, largest.indices)
+    shares = largest.values / largest.values.sum(-1, keepdim=True)
+    weights = torch.zeros_like(probability).scatter(-1, largest.indices, shares)
     torch.testing.assert_close(out.routing.weights, weights)

@@ -42,11 +42,11 @@ def test_many_queries_are_as_few_at_a_time(name):
         total = (torch.cat(outputs, 1) * direction).sum()
         return outputs, torch.autograd.grad(total, leaves, allow_unused=True)
 
-    (whole,), slopes = gradients(query)
-    parts, expected = gradients(*query.split(157, 1))
+    (whole,), whole_gradients = gradients(query)
+    parts, part_gradients = gradients(*query.split(157, 1))
     torch.testing.assert_close(whole, torch.cat(parts, 1))
-    for got, wanted in zip(slopes, expected, strict=True):
-        torch.testing.assert_close(got, wanted, rtol=1e-8, atol=1e-8)
+    for gradient, expected_gradient in zip(whole_gradients, part_gradients, strict=True):
+        torch.testing.assert_close(gradient, expected_gradient, rtol=1e-8, atol=1e-8)
 
 
 @pytest.mark.parametrize("size", [1, 29])
@@ -55,22 +55,22 @@ def test_without_gradients_the_output_is_the_same(name, size):
     """As in decoding, where a few rows of a few sequences go a way of their own."""
     module, query, memory = built(name)
     query = query[:, : 3 * size].reshape(3, size, DIM)
-    given = {"key": memory.expand(3, -1, -1), "key_padding_mask": padding(3, 1, 2, time=KEYS)}
-    expected = module(query, **given)
+    kwargs = {"key": memory.expand(3, -1, -1), "key_padding_mask": padding(3, 1, 2, time=KEYS)}
+    expected = module(query, **kwargs)
     with torch.no_grad():
-        found = module(query, **given)
+        found = module(query, **kwargs)
     torch.testing.assert_close(found.output, expected.output.detach())
     torch.testing.assert_close(found.routing.weights, expected.routing.weights.detach())
 
 
 def test_routing_keeps_its_votes_alone_for_the_backward_pass():
     """The iterations of a chunk are computed again there."""
-    module, kept = build("agreement", DIM, iterations=5), []
+    module, saved_sizes = build("agreement", DIM, iterations=5), []
 
     def note(tensor):
-        kept.append(tensor.numel())
+        saved_sizes.append(tensor.numel())
         return tensor
 
     with torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor):
         module(inputs(1, 3000, DIM), inputs(1, KEYS, DIM))
-    assert sum(kept) < 12 * 3000 * 4 * DIM  # 4 heads
+    assert sum(saved_sizes) < 12 * 3000 * 4 * DIM  # 4 heads

@@ -33,8 +33,8 @@ CASES += [(name, str(options)) for name, found in FORMS.items() for options in f
 
 def system(name, form):
     kind = NINE[name][0]
-    others = {"": {}} | kind.presets | {str(each): each for each in FORMS.get(name, ())}
-    return kind(16, **{**ASKED.get(name, {"num_heads": 4}), **others[form]})
+    options = {"": {}} | kind.presets | {str(each): each for each in FORMS.get(name, ())}
+    return kind(16, **{**ASKED.get(name, {"num_heads": 4}), **options[form]})
 
 
 @torch.no_grad()
@@ -58,9 +58,9 @@ def test_the_first_weights_and_outputs_of_a_system(name, form, golden):
     without_ties(module)
     torch.manual_seed(1)
     widths = (16, getattr(module, "kdim", 16), getattr(module, "vdim", 16))
-    given = [torch.randn(3, 5, width, dtype=torch.float64) for width in widths]
+    sequences = [torch.randn(3, 5, width, dtype=torch.float64) for width in widths]
     module.train()
-    out = module(*(given if set(widths) != {16} else given[:1]), is_causal=True)
+    out = module(*(sequences if set(widths) != {16} else sequences[:1]), is_causal=True)
     loss = None if out.routing is None else out.routing.loss
     numbers = [out.output.norm(), out.output[0, 0, 0], *([] if loss is None else [loss])]
     golden(f"output {name} {form}", [number.item() for number in numbers])
@@ -93,18 +93,18 @@ def batch(kind):
 @pytest.mark.parametrize("name", NINE)
 def test_the_first_losses_of_a_model(name, kind, golden):
     """Trained by the rules for three steps, with what is dropped, drawn and decayed."""
-    made, sizes = KINDS[kind]
-    model = made(made.config_class(**sizes, attention=PLANS.get(name, name))).double()
+    model_class, sizes = KINDS[kind]
+    model = model_class(model_class.config_class(**sizes, attention=PLANS.get(name, name))).double()
     without_ties(model)
     losses = []
 
-    def losses_of(given):
-        loss = model(**given).loss
+    def compute_losses(inputs):
+        loss = model(**inputs).loss
         losses.append(loss.item())
         yield loss
 
     torch.manual_seed(1)
     settings = {"mae": {"period": 2, "unit": "steps"}} if name == "mae" else {}
     batches = [batch(kind) for _ in range(3)]
-    loops.train(model.train(), losses_of, batches, settings=settings, lr=0.01)
+    loops.train(model.train(), compute_losses, batches, settings=settings, lr=0.01)
     golden(f"losses {name} {kind}", losses)

@@ -45,14 +45,14 @@ def test_every_system_passes_check_system(name: str) -> None:
 @fewer
 @given(data=st.data())
 def test_padding(form: str, data: Any) -> None:
-    chosen = FORMS[form]
+    tested = FORMS[form]
     # Within, padding moves what is real against rotary positions and windows.
-    moves = chosen.rotary or "gate_window" in chosen.options
+    moves = tested.rotary or "gate_window" in tested.options
     sides = ("right", "left") if moves else ("right", "left", "within")
     memory = data.draw(paddings(ROWS, 5))
     memory[memory.all(1), 2] = False  # a real key in each row
     laws.padding_changes_nothing(
-        chosen.subject(data.draw(st.sampled_from(sites(form)))),
+        tested.subject(data.draw(st.sampled_from(sites(form)))),
         data.draw(paddings(ROWS, TIME, sides)),
         memory_padding=memory,
     )
@@ -118,16 +118,16 @@ def test_a_call_that_would_compute_something_else_is_refused(message: str) -> No
 @each_form
 def test_copies(form: str) -> None:
     def loaded(module: Any) -> Any:
-        other = FORMS[form].subject(subject.site, seed=1).module
-        other.load_state_dict(module.state_dict())
-        return other
+        copied = FORMS[form].subject(subject.site, seed=1).module
+        copied.load_state_dict(module.state_dict())
+        return copied
 
     def pickled(module: Any) -> Any:
         return pickle.loads(pickle.dumps(module))
 
-    for how in (loaded, copy.deepcopy, pickled):
+    for copying in (loaded, copy.deepcopy, pickled):
         subject = FORMS[form].subject(sites(form)[-1])
-        laws.copies_are_their_own(subject, how)
+        laws.copies_are_their_own(subject, copying)
 
 
 @each_form

@@ -64,7 +64,7 @@ def overriding(method: str, change: Callable[..., Any], base: Any = hw.MultiHead
 
 
 # Reads otherwise than its weights say.
-Sharpened = overriding("attend", lambda attend, q, *others: attend(2 * q, *others))
+Sharpened = overriding("attend", lambda attend, q, *args: attend(2 * q, *args))
 # Leaves out float masks; takes them for boolean ones.
 Unbiased = overriding(
     "attend",
@@ -89,7 +89,7 @@ def careless(attend: Any, q: Tensor, k: Tensor, v: Tensor, mask: Any, is_causal:
 
 Careless = overriding("attend", careless)
 # Computes keys by itself, which nobody turns then.
-Unturned = overriding("project", lambda project, given: project(given._replace(rotary=None)))
+Unturned = overriding("project", lambda project, inputs: project(inputs._replace(rotary=None)))
 
 
 class Aside(Mistaken):

@@ -19,17 +19,17 @@ PADDING = padding(5, 3, 0, time=TIME)  # the last sequence is hidden throughout
 each_system = pytest.mark.parametrize("name", NINE)
 
 
-def numbers_of(out):
+def output_tensors(out):
     """The tensors of an output that hold numbers of its graph."""
     routing = out.routing
-    found = [out.output] if routing is None else [out.output, routing.weights, routing.loss]
-    return [each for each in found if each is not None]
+    tensors = [out.output] if routing is None else [out.output, routing.weights, routing.loss]
+    return [each for each in tensors if each is not None]
 
 
 def gradients(module, total):
-    given = [p for p in module.parameters() if p.requires_grad]
-    found = torch.autograd.grad(total, given, allow_unused=True)
-    return {name: slope for (name, _), slope in zip(module.named_parameters(), found, strict=True)}
+    learning = {name: p for name, p in module.named_parameters() if p.requires_grad}
+    slopes = torch.autograd.grad(total, [*learning.values()], allow_unused=True)
+    return dict(zip(learning, slopes, strict=True))
 
 
 def weighed(output):
@@ -53,8 +53,8 @@ def test_extreme_inputs_give_finite_numbers(name, kind):
     x = EXTREME[kind](inputs(BATCH, TIME, dtype=torch.float32)).requires_grad_()
     for masks in ({"key_padding_mask": PADDING}, {"attn_mask": torch.ones(TIME, TIME).bool()}):
         out = module(x, **masks)
-        sum(weighed(each.float()) for each in numbers_of(out)).backward()
-        assert all(each.isfinite().all() for each in numbers_of(out))
+        sum(weighed(each.float()) for each in output_tensors(out)).backward()
+        assert all(each.isfinite().all() for each in output_tensors(out))
     for label, slope in [("x", x.grad), *((n, p.grad) for n, p in module.named_parameters())]:
         assert slope is None or slope.isfinite().all(), label
 
@@ -67,15 +67,15 @@ def test_in_half_precision_all_masks_hide_the_same(name):
     x, hidden = inputs(BATCH, TIME, dtype=dtype), padding(5, 3, 2, time=TIME)
     later = torch.ones(TIME, TIME, dtype=torch.bool).triu(1)
     expected = module(x, key_padding_mask=hidden, attn_mask=later)
-    assert all(each.isfinite().all() for each in numbers_of(expected))
-    least = torch.finfo(torch.float32).min
-    for value in (float("-inf"), -1e4, -1e9, least):
-        of = {"dtype": torch.float32 if value in (-1e9, least) else dtype}
-        pads, pairs = (torch.zeros(m.shape, **of).masked_fill(m, value) for m in (hidden, later))
-        found = module(x, key_padding_mask=pads, attn_mask=pairs)
+    assert all(each.isfinite().all() for each in output_tensors(expected))
+    minimum = torch.finfo(torch.float32).min
+    for value in (float("-inf"), -1e4, -1e9, minimum):
+        wide = torch.float32 if value in (-1e9, minimum) else dtype
+        masks = [torch.zeros(m.shape, dtype=wide).masked_fill(m, value) for m in (hidden, later)]
+        found = module(x, key_padding_mask=masks[0], attn_mask=masks[1])
         torch.testing.assert_close(found.output[~hidden], expected.output[~hidden])
-    other = x.masked_fill(hidden.unsqueeze(-1), 7.0)
-    found = module(other, key_padding_mask=hidden, attn_mask=later)
+    changed = x.masked_fill(hidden.unsqueeze(-1), 7.0)
+    found = module(changed, key_padding_mask=hidden, attn_mask=later)
     torch.testing.assert_close(found.output[~hidden], expected.output[~hidden])
 
 
@@ -85,8 +85,8 @@ def test_under_autocast_decisions_and_losses_stay_in_float32(name):
     with torch.autocast("cpu", torch.bfloat16):
         out = module(x, is_causal=True)
     assert name not in ATTENTIONS or out.output.dtype == torch.bfloat16  # a layer's norm widens
-    assert {each.dtype for each in numbers_of(out)[1:]} <= {torch.float32}
-    sum(each.float().sum() for each in numbers_of(out)).backward()
+    assert {each.dtype for each in output_tensors(out)[1:]} <= {torch.float32}
+    sum(each.float().sum() for each in output_tensors(out)).backward()
     assert {p.grad.dtype for p in module.parameters() if p.grad is not None} == {torch.float32}
 
 
@@ -102,23 +102,23 @@ def test_no_value_is_read_on_the_host(name, causal):
     cache = hw.AttentionCache()
     with torch.no_grad():
         for t in range(TIME if causal else 0):
-            given = {"key_padding_mask": hidden[:, : t + 1], "is_causal": True}
-            module.eval()(x[:, t : t + 1], **given, cache=cache)
+            masks = {"key_padding_mask": hidden[:, : t + 1], "is_causal": True}
+            module.eval()(x[:, t : t + 1], **masks, cache=cache)
     assert x.grad is not None
 
 
 @each_system
 def test_compiles_to_one_graph(name):
     module = build(name, train=True)
-    other, x = copy.deepcopy(module), inputs(BATCH, TIME)
+    twin, x = copy.deepcopy(module), inputs(BATCH, TIME)
     torch.compiler.reset()
-    compiled = torch.compile(other, fullgraph=True, backend="eager")
+    compiled = torch.compile(twin, fullgraph=True, backend="eager")
     masks = {"is_causal": True, "key_padding_mask": PADDING}
     expected, got = module(x, **masks), compiled(x, **masks)
-    torch.testing.assert_close(numbers_of(got), numbers_of(expected))
-    slopes = [gradients(m, weighed(out.output)) for m, out in ((module, expected), (other, got))]
+    torch.testing.assert_close(output_tensors(got), output_tensors(expected))
+    slopes = [gradients(m, weighed(out.output)) for m, out in ((module, expected), (twin, got))]
     torch.testing.assert_close(*slopes)
-    torch.testing.assert_close(dict(module.named_buffers()), dict(other.named_buffers()))
+    torch.testing.assert_close(dict(module.named_buffers()), dict(twin.named_buffers()))
 
 
 class OutputOf(torch.nn.Module):
@@ -146,7 +146,7 @@ def test_an_exported_program_takes_batches_of_any_size(name):
 def test_gradient_checkpointing_changes_no_gradient(name, causal):
     """Nor statistics, which a backward pass that repeats the forward pass must not move again."""
     module = build(name, train=True, **({"gate_dropout": 0.3} if name == "mae" else {}))
-    other, x = copy.deepcopy(module), inputs(BATCH, TIME).requires_grad_()
+    twin, x = copy.deepcopy(module), inputs(BATCH, TIME).requires_grad_()
     torch.manual_seed(2)
 
     def read(module, x):
@@ -157,12 +157,12 @@ def test_gradient_checkpointing_changes_no_gradient(name, causal):
     expected, x.grad = x.grad, None
     torch.manual_seed(2)
     for _ in range(2):
-        reads = [checkpoint(read, other, k * x, use_reentrant=False) for k in (1, 2)]
+        reads = [checkpoint(read, twin, k * x, use_reentrant=False) for k in (1, 2)]
         sum(map(weighed, reads)).backward()
     torch.testing.assert_close(x.grad, expected)
-    for got, wanted in zip(other.parameters(), module.parameters(), strict=True):
-        torch.testing.assert_close(got.grad, wanted.grad)
-    torch.testing.assert_close(dict(other.named_buffers()), dict(module.named_buffers()))
+    for parameter, expected_parameter in zip(twin.parameters(), module.parameters(), strict=True):
+        torch.testing.assert_close(parameter.grad, expected_parameter.grad)
+    torch.testing.assert_close(dict(twin.named_buffers()), dict(module.named_buffers()))
 
 
 def test_passes_of_a_step_read_the_statistics_from_before_it():
@@ -173,8 +173,8 @@ def test_passes_of_a_step_read_the_statistics_from_before_it():
         return layer(k * x, is_causal=True).output
 
     def alone(k):
-        other = copy.deepcopy(layer)  # whose step begins
-        return other(k * x, is_causal=True).output
+        twin = copy.deepcopy(layer)  # whose step begins
+        return twin(k * x, is_causal=True).output
 
     first, expected = read(1), alone(3)
     second, third = read(2), read(3)
@@ -196,13 +196,13 @@ def test_gradients_are_finite_differences(name, train):
     parameters = dict(module.named_parameters())
 
     def compute(x, *values):
-        given = dict(zip(parameters, values, strict=True))
-        out = functional_call(module, given, (x,), {"key_padding_mask": PADDING[:2]})
+        state = dict(zip(parameters, values, strict=True))
+        out = functional_call(module, state, (x,), {"key_padding_mask": PADDING[:2]})
         loss = None if out.routing is None else out.routing.loss
         return out.output if loss is None else (out.output, loss)
 
-    given = [inputs(2, TIME).requires_grad_(), *parameters.values()]
-    assert torch.autograd.gradcheck(compute, given, fast_mode=True)
+    arguments = [inputs(2, TIME).requires_grad_(), *parameters.values()]
+    assert torch.autograd.gradcheck(compute, arguments, fast_mode=True)
 
 
 @each_system
@@ -243,20 +243,20 @@ def alive(references):
 @each_system
 def test_no_tensor_survives_its_graph_and_its_module(name):
     """What a pass keeps for its backward pass goes with the output, and weights with the module."""
-    module, kept = build(name, train=True), []
+    module, saved = build(name, train=True), []
 
     def note(x):
         alone = x.detach()  # itself it would hold the graph that holds it
-        kept.append(weakref.ref(alone))
+        saved.append(weakref.ref(alone))
         return alone
 
     with torch.autograd.graph.saved_tensors_hooks(note, lambda x: x):
         out = module(inputs().requires_grad_().exp(), is_causal=True)
         loss = weighed(out.output) + hw.auxiliary_loss(module)
-    assert len(alive(kept)) == len(kept) > 5
+    assert len(alive(saved)) == len(saved) > 5
     del out, loss
     module.routing_loss = None  # which would stay until the next pass
-    assert alive(kept) == []
+    assert alive(saved) == []
     weighed(module(inputs()).output).backward()
     held = [weakref.ref(each) for each in (module, *module.parameters())]
     del module

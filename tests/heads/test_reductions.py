@@ -23,7 +23,7 @@ MASKED = {
 each_mask = pytest.mark.parametrize("masks", MASKED.values(), ids=MASKED)
 
 
-def theirs(*sizes, **options):
+def torch_attention(*sizes, **options):
     """PyTorch's attention in float64, with biases that are not zero."""
     return strengthened(nn.MultiheadAttention(*sizes, batch_first=True, **options).double()).eval()
 
@@ -31,7 +31,7 @@ def theirs(*sizes, **options):
 # --- ours is PyTorch's ------------------------------------------------------------------------
 
 
-def some(*shape):
+def random_mask(*shape):
     """Hides a third of the pairs, and no query's all."""
     mask = torch.rand(shape) < 0.35
     mask[..., 0] = False
@@ -42,15 +42,15 @@ TORCH_MASKS = {
     "none": lambda keys: {},
     "padding": lambda keys: {"key_padding_mask": padding(keys, 2, 1, time=keys, left=True)},
     "float padding": lambda keys: {"key_padding_mask": torch.randn(BATCH, keys).double()},
-    "boolean": lambda keys: {"attn_mask": some(TIME, keys)},
+    "boolean": lambda keys: {"attn_mask": random_mask(TIME, keys)},
     "float": lambda keys: {"attn_mask": torch.randn(TIME, keys).double()},
-    "for each head": lambda keys: {"attn_mask": some(BATCH * HEADS, TIME, keys)},
+    "for each head": lambda keys: {"attn_mask": random_mask(BATCH * HEADS, TIME, keys)},
     "causal": lambda keys: {
         "attn_mask": torch.ones(TIME, keys, dtype=torch.bool).triu(1),
         "is_causal": True,
     },
     "rows that attend to nothing": lambda keys: {
-        "attn_mask": some(TIME, keys) | (torch.arange(TIME) == 2).unsqueeze(1)
+        "attn_mask": random_mask(TIME, keys) | (torch.arange(TIME) == 2).unsqueeze(1)
     },
     "a sequence of padding alone": lambda keys: {
         "key_padding_mask": padding(keys, 2, 0, time=keys)
@@ -62,29 +62,29 @@ TORCH_MASKS = {
 @pytest.mark.parametrize("mask", TORCH_MASKS)
 def test_standard_attention_is_pytorchs(mask, widths):
     """Outputs, weights by head and averaged, gradients; nothing to attend to is a read of zero."""
-    their = theirs(DIM, HEADS, **widths)
+    their = torch_attention(DIM, HEADS, **widths)
     ours = hw.MultiHeadAttention(DIM, HEADS, **widths).double().eval()
     ours.load_state_dict(their.state_dict())
     query, key, value = inputs(BATCH, TIME).requires_grad_(), None, None
     if "kdim" in widths:
         key, value = inputs(BATCH, KEYS, 6), inputs(BATCH, KEYS, 10)
-    given = query if key is None else key, query if value is None else value
-    masks = TORCH_MASKS[mask](given[0].size(1))
+    memory = query if key is None else key, query if value is None else value
+    masks = TORCH_MASKS[mask](memory[0].size(1))
     for average in (True, False):
-        expected, weights = their(query, *given, average_attn_weights=average, **masks)
+        expected, weights = their(query, *memory, average_attn_weights=average, **masks)
         out = ours(query, key, value, need_weights=True, average_attn_weights=average, **masks)
         assert out.weights.shape == weights.shape
-        told = {"a sequence of padding alone", "rows that attend to nothing"}
-        for got, wanted, nothing in ((out[0], expected, ours.out_proj.bias), (out[1], weights, 0)):
-            known = wanted.isfinite()
-            assert bool(known.all()) == (mask not in told)
-            torch.testing.assert_close(got[known], wanted[known], **EXACT)
-            empty = torch.zeros_like(got) + (0 if nothing is None else nothing)
-            torch.testing.assert_close(got[~known], empty[~known], **EXACT)
+        with_nan = {"a sequence of padding alone", "rows that attend to nothing"}
+        for x, y, nothing in ((out[0], expected, ours.out_proj.bias), (out[1], weights, 0)):
+            finite = y.isfinite()
+            assert bool(finite.all()) == (mask not in with_nan)
+            torch.testing.assert_close(x[finite], y[finite], **EXACT)
+            empty = torch.zeros_like(x) + (0 if nothing is None else nothing)
+            torch.testing.assert_close(x[~finite], empty[~finite], **EXACT)
     plain = ours(query, key, value, **masks)
     assert plain.weights is None
     torch.testing.assert_close(plain.output, out.output, **EXACT)
-    if mask not in told:
+    if mask not in with_nan:
         slopes = [torch.autograd.grad(y.square().sum(), query)[0] for y in (plain[0], expected)]
         torch.testing.assert_close(*slopes, **EXACT)
 
@@ -92,7 +92,7 @@ def test_standard_attention_is_pytorchs(mask, widths):
 @pytest.mark.parametrize("keys", [2, TIME, KEYS])
 def test_a_causal_query_reads_as_many_keys_as_it_is_late(keys):
     """Of any number of keys the first ones, whether its weights are asked for or not."""
-    their, query, memory = theirs(DIM, HEADS), inputs(), inputs(BATCH, keys)
+    their, query, memory = torch_attention(DIM, HEADS), inputs(), inputs(BATCH, keys)
     ours = hw.MultiHeadAttention.from_attention(their)
     later = torch.ones(TIME, keys, dtype=torch.bool).triu(1)
     expected = their(query, memory, memory, attn_mask=later, average_attn_weights=False)
@@ -117,28 +117,28 @@ STARTING = {
 def test_what_starts_from_an_attention_computes_the_same(name, masks, sizes):
     """It is a copy: in mode and precision as the source, whose memory it does not share."""
     kind = NINE[name.split()[0]][0]
-    sources = [theirs(DIM, HEADS, **sizes), build("standard", **sizes)]
+    sources = [torch_attention(DIM, HEADS, **sizes), build("standard", **sizes)]
     memory = [inputs(BATCH, TIME, sizes.get(width, DIM)) for width in ("kdim", "vdim")]
     for source in sources:
         source.out_proj.weight.requires_grad_(False)
-        made = kind.from_attention(source, **STARTING[name])
-        x, asked = inputs(), dict(masks)
+        copied = kind.from_attention(source, **STARTING[name])
+        x, source_masks = inputs(), dict(masks)
         if isinstance(source, nn.MultiheadAttention) and "is_causal" in masks:
-            asked["attn_mask"] = LATER
-        expected = source(x, *memory, **asked)[0]
-        torch.testing.assert_close(made(x, *memory, **masks).output, expected, **EXACT)
-        assert made.out_proj.weight.dtype == torch.float64 and not made.training
-        assert not made.out_proj.weight.requires_grad and made.v_proj.weight.requires_grad
+            source_masks["attn_mask"] = LATER
+        expected = source(x, *memory, **source_masks)[0]
+        torch.testing.assert_close(copied(x, *memory, **masks).output, expected, **EXACT)
+        assert copied.out_proj.weight.dtype == torch.float64 and not copied.training
+        assert not copied.out_proj.weight.requires_grad and copied.v_proj.weight.requires_grad
         with torch.no_grad():
-            for parameter in made.parameters():
+            for parameter in copied.parameters():
                 parameter.add_(1)
-        torch.testing.assert_close(source(x, *memory, **asked)[0], expected, rtol=0, atol=0)
+        torch.testing.assert_close(source(x, *memory, **source_masks)[0], expected, rtol=0, atol=0)
 
 
 @pytest.mark.parametrize("name", STARTING)
 def test_a_head_that_attends_to_nothing_adds_nothing(name):
     """Beside others that do; whether weights are asked for or not."""
-    their, x = theirs(DIM, HEADS), inputs()
+    their, x = torch_attention(DIM, HEADS), inputs()
     ours = NINE[name.split()[0]][0].from_attention(their, **STARTING[name])
     hidden = torch.zeros(BATCH, HEADS, TIME, TIME, dtype=torch.bool)
     hidden[0, 1] = hidden[1, 0] = hidden[1, 3] = True
@@ -161,11 +161,11 @@ def test_the_heads_of_an_attention_that_share_keys_are_taken_over():
 # --- special cases of a system ----------------------------------------------------------------
 
 
-def standard_of(module):
+def as_standard(module):
     """Standard attention with the projections of a system that has them."""
-    made = hw.MultiHeadAttention(DIM, HEADS).to(module.out_proj.weight).eval()
-    made.load_state_dict(module.state_dict(), strict=False)
-    return made
+    attention = hw.MultiHeadAttention(DIM, HEADS).to(module.out_proj.weight).eval()
+    attention.load_state_dict(module.state_dict(), strict=False)
+    return attention
 
 
 @each_mask
@@ -175,22 +175,22 @@ def test_uniform_mixtures_are_standard_attention_to_the_bit(dropped, masks):
     x = inputs(dtype=torch.float32)
     for training in (False, True):
         out = uniform.train(training)(x, **masks)
-        assert torch.equal(out.output, standard_of(uniform)(x, **masks).output)
+        assert torch.equal(out.output, as_standard(uniform)(x, **masks).output)
         assert (out.routing.weights == 1 / uniform.num_experts).all()
 
 
-def layer_of(norm, norm1, attend, norm2, feed):
+def ordinary_layer(norm, norm1, attend, norm2, feed):
     """The ordinary layer."""
     if norm == "post":
         return lambda x: (lambda y: norm2(y + feed(y)))(norm1(x + attend(x)))
     return lambda x: (lambda y: y + feed(norm2(y)))(x + attend(norm1(x)))
 
 
-def attention_of(heads, masks, **state):
+def standard_attention(heads, masks, **state):
     """Standard attention of these weights, the output's among them."""
-    made = hw.MultiHeadAttention(DIM, heads).double()
-    made.load_state_dict({"out_proj.bias": torch.zeros(DIM), **state})
-    return lambda x: made(x, **masks).output
+    attention = hw.MultiHeadAttention(DIM, heads).double()
+    attention.load_state_dict({"out_proj.bias": torch.zeros(DIM), **state})
+    return lambda x: attention(x, **masks).output
 
 
 @each_mask
@@ -200,17 +200,17 @@ def test_one_branch_is_the_ordinary_layer(norm, masks):
     it is attention and a feed-forward.
     """
     for ffn in ("split", "shared"):
-        how = {"inner": "none"} if norm == "none" else {"norm": norm}
-        ours, x = build("weighted", num_branches=1, ffn=ffn, **how), inputs()
+        options = {"inner": "none"} if norm == "none" else {"norm": norm}
+        ours, x = build("weighted", num_branches=1, ffn=ffn, **options), inputs()
         assert ours.kappa.item() == ours.alpha.item() == 1
         state = {name: value for name, value in ours.state_dict().items() if "proj" in name}
         state["out_proj.weight"] = ours.branch_output[0].t()
-        attend = attention_of(1, masks, **state)
+        attend = standard_attention(1, masks, **state)
 
         def feed(z, ours=ours):
             return ours.ffn_down(ours.ffn_up(z).relu())
 
-        whole = layer_of(norm, ours.norm1, attend, ours.norm2, feed)
+        whole = ordinary_layer(norm, ours.norm1, attend, ours.norm2, feed)
         expected = feed(attend(x)) if norm == "none" else whole(x)
         torch.testing.assert_close(ours(x, **masks).output, expected, **EXACT)
 
@@ -229,12 +229,12 @@ def test_a_single_mechanism_is_the_ordinary_layer(norm, masks):
         hidden = (z @ w["ffn_up.weight"] + w["ffn_up.bias"]).relu()
         return hidden @ w["ffn_down.weight"] + w["ffn_down.bias"]
 
-    def norm_of(name):
+    def layer_norm(name):
         return lambda x: F.layer_norm(x, (DIM,), w[f"{name}.weight"], w[f"{name}.bias"])
 
-    attend = attention_of(HEADS, masks, **state)
-    expected = layer_of(norm, norm_of("norm1"), attend, norm_of("norm3"), feed)(x)
-    torch.testing.assert_close(tim(x, **masks).output, expected, **EXACT)
+    attend = standard_attention(HEADS, masks, **state)
+    expected = ordinary_layer(norm, layer_norm("norm1"), attend, layer_norm("norm3"), feed)
+    torch.testing.assert_close(tim(x, **masks).output, expected(x), **EXACT)
 
 
 @each_mask
@@ -268,17 +268,9 @@ quietly = pytest.mark.filterwarnings("ignore:.*nested.*", "ignore:.*mismatched.*
 
 def stack(kind, **options):
     layer = kind(DIM, HEADS, 16, dropout=0.0, batch_first=True, **options)
-    of = nn.TransformerEncoder if kind is nn.TransformerEncoderLayer else nn.TransformerDecoder
-    return strengthened(of(layer, num_layers=2).double())
-
-
-def with_ours(model, make):
-    """A copy whose attentions are those that `make` makes of theirs."""
-    ours = copy.deepcopy(model)
-    for path, module in list(ours.named_modules()):
-        if isinstance(module, nn.MultiheadAttention):
-            ours.set_submodule(path, make(module))
-    return ours
+    is_encoder = kind is nn.TransformerEncoderLayer
+    model = (nn.TransformerEncoder if is_encoder else nn.TransformerDecoder)(layer, num_layers=2)
+    return strengthened(model.double())
 
 
 @quietly
@@ -288,18 +280,21 @@ def test_standard_attention_changes_no_layer_of_pytorch(kind, training):
     """Also where its own kernel would take packed weights: in evaluation, without gradients."""
     for norm_first in (False, True):
         model = stack(kind, norm_first=norm_first).train(training)
-        ours = with_ours(model, hw.MultiHeadAttention.from_attention)
+        ours = copy.deepcopy(model)
+        for path, module in list(ours.named_modules()):
+            if isinstance(module, nn.MultiheadAttention):
+                ours.set_submodule(path, hw.MultiHeadAttention.from_attention(module))
         x, memory = inputs(), inputs(BATCH, 4)
         cases = [{}, {"src_key_padding_mask": HIDDEN}, {"mask": CAUSAL, "is_causal": True}]
-        given = (x,)
+        sequences = (x,)
         if kind is nn.TransformerDecoderLayer:
-            of_memory = {"memory_key_padding_mask": padding(4, 1, 3, time=4)}
-            cases = [{}, {"tgt_mask": CAUSAL, "tgt_key_padding_mask": HIDDEN, **of_memory}]
-            given = (x, memory)
+            memory_mask = {"memory_key_padding_mask": padding(4, 1, 3, time=4)}
+            cases = [{}, {"tgt_mask": CAUSAL, "tgt_key_padding_mask": HIDDEN, **memory_mask}]
+            sequences = (x, memory)
         for masks in cases:
             for gradients in (True, False):
                 with torch.set_grad_enabled(gradients):
-                    expected, got = model(*given, **masks), ours(*given, **masks)
+                    expected, got = model(*sequences, **masks), ours(*sequences, **masks)
                 real = ~HIDDEN if "src_key_padding_mask" in masks else slice(None)
                 torch.testing.assert_close(got[real], expected[real], **EXACT)
 

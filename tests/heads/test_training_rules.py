@@ -28,12 +28,12 @@ STEPS = {"period": 1, "unit": "steps"}
 def squares(model):
     """A loss that gives every parameter a gradient; it counts its calls in `taken`."""
 
-    def losses_of(x):
-        losses_of.taken += 1
+    def compute_losses(x):
+        compute_losses.taken += 1
         yield (model(x).output - x).square().mean()
 
-    losses_of.taken = 0
-    return losses_of
+    compute_losses.taken = 0
+    return compute_losses
 
 
 def values(model):
@@ -44,17 +44,17 @@ def moved(before, after):
     return {name for name in before if not torch.equal(before[name], after[name])}
 
 
-def watched(model, losses_of, batches, **how):
+def watched(model, compute_losses, batches, **options):
     """For each step: how often the loss was asked for, what moved in it before, and what later."""
-    steps, seen = [], {}
+    steps, moments = [], {}
 
     def see(moment):
-        seen[moment] = values(model), losses_of.taken
+        moments[moment] = values(model), compute_losses.taken
         if moment == "step":
-            (start, first), (middle, _), (end, last) = seen.values()
+            (start, first), (middle, _), (end, last) = moments.values()
             steps.append((last - first, moved(start, middle), moved(middle, end)))
 
-    trained = loops.train(model, losses_of, batches, seen=see, **how)
+    trained = loops.train(model, compute_losses, batches, seen=see, **options)
     return steps, trained
 
 
@@ -82,8 +82,10 @@ def test_gates_and_experts_take_turns(settings, epoch, expected):
     """A G step goes before the F step in every period-th epoch or step, counted from the first."""
     uniform = settings == "uniform"
     model, layer = held(**({"gate": "uniform"} if uniform else {}))
-    given = {"steps_per_epoch": epoch, "settings": {"mae": STEPS if uniform else settings}}
-    steps, _ = watched(model, squares(layer), [inputs()] * 12, **given)
+    settings = {"mae": STEPS if uniform else settings}
+    steps, _ = watched(
+        model, squares(layer), [inputs()] * 12, steps_per_epoch=epoch, settings=settings
+    )
     assert "".join("FG"[times - 1] for times, *_ in steps) == expected
 
 
@@ -93,13 +95,13 @@ def test_a_g_step_moves_the_gates_alone_and_an_f_step_all_else():
     learned = {n for n in names if n not in dict(model.named_buffers())}
     batches, losses, learning = [inputs() for _ in range(4)], squares(layer), []
 
-    def losses_of(x):
+    def compute_losses(x):
         learning.append({n for n, p in model.named_parameters() if p.requires_grad})
         yield from losses(x)
-        losses_of.taken = losses.taken
+        compute_losses.taken = losses.taken
 
-    losses_of.taken = 0
-    steps, trained = watched(model, losses_of, batches, settings={"mae": STEPS})
+    compute_losses.taken = 0
+    steps, trained = watched(model, compute_losses, batches, settings={"mae": STEPS})
     assert learning == 4 * [gates & learned, learned]  # a G step has no graph of anything else
     for times, by_g, by_f in steps:
         # A shift of what is normalised, or of all keys, changes no softmax.
@@ -117,26 +119,26 @@ def test_a_g_step_is_gradient_descent_on_the_mixture(parts):
     layer.gate.norm.momentum = 0.0  # running statistics, by which causal gates are normalised
     twin, x = copy.deepcopy(layer), inputs(4)
 
-    def losses_of(x):
+    def compute_losses(x):
         for part in x.chunk(parts):
             yield (layer(part, is_causal=True).output - part).square().mean() / parts
 
-    found, told = [], []
+    expected, gates = [], []
     for _ in range(2):
         loss = (twin(x, is_causal=True).output - x).square().mean()
         weights = list(twin.gate.parameters())
         with torch.no_grad():
             for weight, slope in zip(weights, torch.autograd.grad(loss, weights), strict=True):
                 weight -= RATE * slope
-        found.append([weight.detach().clone() for weight in weights])
+        expected.append([weight.detach().clone() for weight in weights])
 
     def see(moment):
         if moment == "gates":
-            told.append([weight.detach().clone() for weight in layer.gate.parameters()])
+            gates.append([weight.detach().clone() for weight in layer.gate.parameters()])
 
     settings = {"mae": {**STEPS, "learning_rate": RATE}}
-    loops.train(model, losses_of, [x, x], lr=0.0, settings=settings, seen=see)
-    torch.testing.assert_close(told, found)
+    loops.train(model, compute_losses, [x, x], lr=0.0, settings=settings, seen=see)
+    torch.testing.assert_close(gates, expected)
 
 
 @pytest.mark.parametrize("frozen", ["all but the gates", "the gates", "joint"])
@@ -146,10 +148,10 @@ def test_what_is_frozen_takes_no_turn(frozen):
     for name, parameter in model.named_parameters():
         if frozen != "joint":
             parameter.requires_grad_((".gate." in name) == (frozen == "all but the gates"))
-    twin, x, losses_of = copy.deepcopy(layer), inputs(), squares(layer)
+    twin, x, compute_losses = copy.deepcopy(layer), inputs(), squares(layer)
     method = {"method": "joint"} if frozen == "joint" else STEPS
     settings = {"mae": {**method, "learning_rate": RATE}}
-    (step,), _ = watched(model, losses_of, [x], settings=settings)
+    (step,), _ = watched(model, compute_losses, [x], settings=settings)
     assert step[0] == 1 and not step[1]
     gates, after = {n for n in values(model) if ".gate." in n}, values(model)
     learned = {n for n, p in model.named_parameters() if p.requires_grad and "k_proj.bias" not in n}
@@ -160,8 +162,7 @@ def test_what_is_frozen_takes_no_turn(frozen):
     assert frozen == "joint" or step[2] <= gates
     (twin(x).output - x).square().mean().backward()
     for name, weight in twin.gate.named_parameters():
-        wanted = weight - RATE * weight.grad
-        torch.testing.assert_close(after[f"layer.gate.{name}"], wanted)
+        torch.testing.assert_close(after[f"layer.gate.{name}"], weight - RATE * weight.grad)
 
 
 # --- MAE: what an F step draws ----------------------------------------------------------------
@@ -184,12 +185,12 @@ def counted(layer, x, **masks):
     """How much each head counts in the G step, and in the F step behind it."""
     told = []
 
-    def losses_of(x):
+    def compute_losses(x):
         told.append(layer(x, **masks).output)
         yield told[-1].mean()
 
     settings = {"mae": {**STEPS, "learning_rate": 1e-9}}
-    loops.train(layer, losses_of, [x], settings=settings)
+    loops.train(layer, compute_losses, [x], settings=settings)
     return told
 
 
@@ -239,8 +240,12 @@ def test_after_each_step_both_are_the_nearest_point_of_the_simplex(kappa, alpha)
     slopes = [torch.tensor(slope, dtype=torch.float64) for slope in (kappa, alpha)]
     reached = [w.detach() - s for w, s in zip((layer.kappa, layer.alpha), slopes, strict=True)]
     settings = {"learning_rate": 1.0, "warmup_steps": 1, "freeze_last": 0}
-    how = {"settings": {"weighted": settings}, "optimizer": torch.optim.SGD}
-    loops.train(layer, lambda _: [layer.kappa @ slopes[0] + layer.alpha @ slopes[1]], [None], **how)
+    options = {"settings": {"weighted": settings}, "optimizer": torch.optim.SGD}
+
+    def compute_losses(_):
+        yield layer.kappa @ slopes[0] + layer.alpha @ slopes[1]
+
+    loops.train(layer, compute_losses, [None], **options)
     for weights, point in zip((layer.kappa, layer.alpha), reached, strict=True):
         torch.testing.assert_close(weights.detach(), nearest(point), rtol=1e-9, atol=1e-9)
 
@@ -269,11 +274,11 @@ def test_a_frozen_weight_counts_in_no_norm_that_is_clipped():
         torch.manual_seed(0)
         layer = build("weighted", train=True)
 
-        def losses_of(x, layer=layer, scale=scale):
+        def compute_losses(x, layer=layer, scale=scale):
             yield (layer(x).output - x).square().mean() + scale * layer.kappa.sum()
 
-        how = {"settings": {"weighted": {"freeze_last": 1}}, "optimizer": torch.optim.SGD}
-        loops.train(layer, losses_of, [x], clip=0.1, **how)
+        options = {"settings": {"weighted": {"freeze_last": 1}}, "optimizer": torch.optim.SGD}
+        loops.train(layer, compute_losses, [x], clip=0.1, **options)
         found.append(values(layer))
     torch.testing.assert_close(*found)
 
@@ -289,19 +294,19 @@ def test_the_weights_of_branches_have_a_learning_rate_of_their_own(settings, pea
     """(d/N)^-½ min(s^-½, s·400^-3/2) in a model of N layers; none in the last sixth of steps."""
     sizes = {"embed_dim": 16, "num_heads": 4, "ffn_dim": 16, "vocab_size": 9}
     model = hw.CausalLM(hw.CausalLMConfig(**sizes, layers=3, attention="weighted"))
-    own = [p for name, p in model.named_parameters() if name.endswith(("kappa", "alpha"))]
+    weights = [p for name, p in model.named_parameters() if name.endswith(("kappa", "alpha"))]
     other = model.get_output_embeddings().weight
     ids = torch.randint(3, 9, (2, 4))
 
-    def losses_of(ids):
+    def compute_losses(ids):
         yield model(ids, labels=ids).loss
 
-    how = {"settings": {"weighted": settings}, "lr": 0.123}
-    trained = loops.train(model, losses_of, [ids] * 24, **how)
+    settings = {"weighted": settings}
+    trained = loops.train(model, compute_losses, [ids] * 24, settings=settings, lr=0.123)
     for step, rates in enumerate(trained.rates, start=1):
         expected = peak * min((warmup / step) ** 0.5, step / warmup)
         expected = 0.0 if step > 24 - frozen else expected
-        assert [rates[id(p)] for p in own] == pytest.approx([expected] * 6, rel=1e-12)
+        assert [rates[id(p)] for p in weights] == pytest.approx([expected] * 6, rel=1e-12)
         assert rates[id(other)] == 0.123
 
 
@@ -330,10 +335,10 @@ class Both(nn.Module):
 ALL = {"mae": STEPS, "weighted": {"learning_rate": 0.1, "warmup_steps": 2}}
 
 
-def trained(batches, model=None, settings=ALL, **how):
+def trained(batches, model=None, settings=ALL, **options):
     torch.manual_seed(5)
     model = Both() if model is None else model
-    trained = loops.train(model, squares(model), batches, settings=settings, **how)
+    trained = loops.train(model, squares(model), batches, settings=settings, **options)
     return values(model), trained, model
 
 
@@ -362,8 +367,8 @@ def test_the_scale_of_a_loss_changes_nothing(clip):
 # --- attaching them to an optimizer -----------------------------------------------------------
 
 
-def attached(model, optimizer=torch.optim.AdamW, **how):
-    rules = hw.TrainingRules(model, 2, **how)
+def attached(model, optimizer=torch.optim.AdamW, **options):
+    rules = hw.TrainingRules(model, 2, **options)
     return rules, rules.attach(optimizer(rules.parameter_groups(lr=0.01)))
 
 
@@ -380,8 +385,8 @@ def test_a_step_of_mae_without_what_comes_before_it_is_an_error():
 @pytest.mark.parametrize("left_out", ["nothing", "weighted.alpha"])
 def test_an_optimizer_of_other_groups_is_refused(left_out):
     model = Both()
-    given = [p for name, p in model.named_parameters() if name != left_out]
-    optimizer = torch.optim.SGD(given, lr=0.1)
+    parameters = [p for name, p in model.named_parameters() if name != left_out]
+    optimizer = torch.optim.SGD(parameters, lr=0.1)
     with pytest.raises(ValueError, match=r"no group of weighted\.kappa, weighted\.alpha alone"):
         hw.TrainingRules(model, 2).attach(optimizer)
     joint = hw.TrainingRules(model.mae, 2, settings={"mae": {"method": "joint"}})
@@ -399,9 +404,9 @@ def test_matrices_alone_are_decayed_and_rules_keep_their_own_groups():
     found = {names[id(p)]: g for g in optimizer.param_groups for p in g["params"]}
     assert found.keys() == {name for name in names.values() if ".gate." not in name}
     for name, group in found.items():
-        own = name in ("weighted.kappa", "weighted.alpha")
-        decayed = not own and "norm" not in name and "bias" not in name
-        assert own or group["lr"] == 0.5
+        has_rule = name in ("weighted.kappa", "weighted.alpha")
+        decayed = not has_rule and "norm" not in name and "bias" not in name
+        assert has_rule or group["lr"] == 0.5
         assert group["weight_decay"] == (0.2 if decayed else 0.0), name
     assert found["weighted.kappa"]["lr"] < 0.01
 
@@ -500,21 +505,21 @@ def test_settings_that_fit_no_rule_are_named(name):
     assert rules.rules["weighted"].settings.freeze_last == 1
 
 
-def shared(how=None):
+def shared(wrapper=None):
     """Norms that were clipped, and parameters, of a loop in one process or in one of two."""
     torch.manual_seed(0)
     model, batches = Both(gate_dropout=0.0, is_causal=True), [inputs(4) for _ in range(4)]
     rank, number = 0, 1
-    if how is not None:
+    if wrapper is not None:
         torch.distributed.init_process_group("gloo")
         rank, number = int(os.environ["RANK"]), 2
-    if how == "fully_shard":
+    if wrapper == "fully_shard":
         fully_shard(model, mesh=init_device_mesh("cpu", (2,)))
     settings = {"mae": {"method": "joint"}, "weighted": {"learning_rate": 0.3, "freeze_last": 2}}
     rules = hw.TrainingRules(model, 4, settings=settings)
     optimizer = rules.attach(torch.optim.SGD(rules.parameter_groups(lr=0.1)))
     trained, norms = model, []
-    if how == "DistributedDataParallel":
+    if wrapper == "DistributedDataParallel":
         assert not rules.leaves_out_gradients
         trained = nn.parallel.DistributedDataParallel(model)
     for x in batches:
@@ -527,11 +532,11 @@ def shared(how=None):
     return norms, {name: full_tensor(p.detach()).tolist() for name, p in model.named_parameters()}
 
 
-@pytest.mark.parametrize("how", ["DistributedDataParallel", "fully_shard"])
-def test_two_processes_take_the_steps_of_one(how):
+@pytest.mark.parametrize("wrapper", ["DistributedDataParallel", "fully_shard"])
+def test_two_processes_take_the_steps_of_one(wrapper):
     """What is frozen is in no norm that is clipped, also where gradients are summed or divided."""
     norms, parameters = shared()
-    for found in on_ranks(2, shared, how):
+    for found in on_ranks(2, shared, wrapper):
         assert found[0] == pytest.approx(norms, rel=1e-9)
         for name, value in parameters.items():
             torch.testing.assert_close(found[1][name], value, rtol=1e-9, atol=1e-12)
@@ -567,8 +572,8 @@ def test_gates_that_an_optimizer_has_too_are_not_moved_by_it():
         def optimizer(groups, layer=layer, takes_all=takes_all):
             return torch.optim.AdamW(layer.parameters() if takes_all else groups, weight_decay=0.0)
 
-        how = {"settings": {"mae": STEPS}, "optimizer": optimizer, "lr": 1e-3}
-        loops.train(layer, squares(layer), [inputs() for _ in range(3)], **how)
+        options = {"settings": {"mae": STEPS}, "optimizer": optimizer, "lr": 1e-3}
+        loops.train(layer, squares(layer), [inputs() for _ in range(3)], **options)
         found.append(values(layer))
     torch.testing.assert_close(*found, rtol=0, atol=0)
 
@@ -611,23 +616,23 @@ def language_model(attention, **options):
 
 ROWS = torch.randint(3, 12, (12, 6), generator=torch.Generator().manual_seed(1))
 DATA = [{"input_ids": row, "labels": row} for row in ROWS]
-OF_TRAINER = {
+RULES = {
     "mae": {"mae": {"period": 2}},
     "weighted": {"weighted": {"learning_rate": 0.2, "warmup_steps": 2, "freeze_last": 2}},
 }
 
 
-def trainer(model, folder, attention="", **how):
+def trainer(model, folder, attention="", **options):
     """Six batches an epoch, of which two are a step."""
 
-    class Trainer(loops.rule_settings(transformers.Trainer, OF_TRAINER.get(attention, {}))):
+    class Trainer(loops.rule_settings(transformers.Trainer, RULES.get(attention, {}))):
         def get_train_dataloader(self):
             return self.accelerator.prepare(torch.utils.data.DataLoader(DATA, batch_size=2))
 
-    how = {"max_steps": 9, "gradient_accumulation_steps": 2, "max_grad_norm": 0.1, **how}
-    how = {"learning_rate": 0.01, "lr_scheduler_type": "constant", "optim": "adamw_torch", **how}
-    how |= {"use_cpu": True, "report_to": "none", "disable_tqdm": True}
-    arguments = transformers.TrainingArguments(str(folder), **{"save_strategy": "no", **how})
+    defaults = {"max_steps": 9, "gradient_accumulation_steps": 2, "max_grad_norm": 0.1}
+    defaults |= {"learning_rate": 0.01, "lr_scheduler_type": "constant", "optim": "adamw_torch"}
+    defaults |= {"use_cpu": True, "report_to": "none", "disable_tqdm": True, "save_strategy": "no"}
+    arguments = transformers.TrainingArguments(str(folder), **{**defaults, **options})
     return Trainer(model, arguments, train_dataset=DATA)
 
 
@@ -645,24 +650,24 @@ def test_transformers_trainer_and_a_loop_of_ones_own_end_alike(attention, counts
     their_loop.model_accepts_loss_kwargs = counts
     their_loop.train()
 
-    def losses_of(rows):
+    def compute_losses(rows):
         for part in rows.split(2):
             counted = {"num_items_in_batch": rows[:, 1:].numel()} if counts else {}
             yield ours(part, labels=part, **counted).loss / (1 if counts else 2)
 
-    how = {"settings": OF_TRAINER.get(attention, {}), "clip": 0.1, "lr": 0.01}
-    loops.train(ours, losses_of, list(ROWS.split(4)) * 3, steps_per_epoch=3, **how)
+    options = {"settings": RULES.get(attention, {}), "clip": 0.1, "lr": 0.01}
+    loops.train(ours, compute_losses, list(ROWS.split(4)) * 3, steps_per_epoch=3, **options)
     torch.testing.assert_close(values(theirs), values(ours), rtol=1e-9, atol=1e-11)
     assert len(moved(before, values(ours))) > 10
 
 
-@pytest.mark.parametrize("attention", OF_TRAINER)
+@pytest.mark.parametrize("attention", RULES)
 def test_transformers_trainer_goes_on_as_if_it_had_not_stopped(attention, tmp_path):
     """From a checkpoint, with a warm-up; and it can train a second time."""
-    how = {"warmup_steps": 4, "lr_scheduler_type": "linear", "save_steps": 4}
-    first = trainer(language_model(attention), tmp_path, attention, save_strategy="steps", **how)
+    kwargs = {"warmup_steps": 4, "lr_scheduler_type": "linear", "save_steps": 4}
+    first = trainer(language_model(attention), tmp_path, attention, save_strategy="steps", **kwargs)
     first.train()
-    again = trainer(language_model(attention), tmp_path / "again", attention, **how)
+    again = trainer(language_model(attention), tmp_path / "again", attention, **kwargs)
     again.train(resume_from_checkpoint=str(tmp_path / "checkpoint-4"))
     assert again.rules.step == first.rules.step == 9
     torch.testing.assert_close(values(again.model), values(first.model), rtol=0, atol=0)

@@ -37,10 +37,10 @@ def paddings(draw, kind, rows=3, time=5):
     """Where padding stands: right of the sequences, left of them, or anywhere within them."""
     lengths = torch.tensor([draw(st.integers(1, time)) for _ in range(rows)])
     right = torch.arange(time) >= lengths.unsqueeze(1)
-    where = "right" if kind == "speech" else draw(st.sampled_from(["left", "right", "within"]))
-    if where == "within":
+    side = "right" if kind == "speech" else draw(st.sampled_from(["left", "right", "within"]))
+    if side == "within":
         return right[:, draw(st.permutations(range(time)))]
-    return right.flip(1) if where == "left" else right
+    return right.flip(1) if side == "left" else right
 
 
 @pytest.mark.quick
@@ -48,10 +48,10 @@ def paddings(draw, kind, rows=3, time=5):
 @FEW
 @given(data=st.data(), seed=seeds)
 def test_padding(kind, system, data, seed):
-    made = subject(kind, system, **data.draw(blocks(kind)))
+    net = subject(kind, system, **data.draw(blocks(kind)))
     source = data.draw(paddings(kind, time=4)) if kind == "seq2seq" else None
     padding = data.draw(paddings(kind))
-    laws.padding_changes_nothing(made, padding, memory_padding=source, seed=seed)
+    laws.padding_changes_nothing(net, padding, memory_padding=source, seed=seed)
 
 
 @pytest.mark.quick
@@ -69,60 +69,60 @@ def test_future(kind, system, data, seed):
 @given(data=st.data(), seed=seeds, left=st.booleans())
 def test_steps(kind, system, data, seed, left):
     """Read in steps, whose rows a beam search reorders, a text is what it is at once."""
-    made = subject(kind, system, **data.draw(blocks(kind)))
+    net = subject(kind, system, **data.draw(blocks(kind)))
     padding = torch.tensor([[1, 1, 0], [0, 0, 0], [1, 0, 0]]).bool() if left else None
-    laws.steps_equal_one_pass(made, padding=padding, seed=seed)
+    laws.steps_equal_one_pass(net, padding=padding, seed=seed)
 
 
 @pytest.mark.parametrize("kind", ["causal", "seq2seq"])
 @pytest.mark.parametrize("system", SYSTEMS)
 def test_asking_for_attention_weights_shows_no_future(kind, system):
-    made, given_ = model(kind, system), inputs(kind)
-    out = made(**given_, output_attentions=True)
-    torch.testing.assert_close(out.logits, made(**given_).logits)
+    net, kwargs = model(kind, system), inputs(kind)
+    out = net(**kwargs, output_attentions=True)
+    torch.testing.assert_close(out.logits, net(**kwargs).logits)
     assert len(out.attentions) == 2 and not any(w.triu(1).any() for w in out.attentions)
 
 
 @pytest.mark.parametrize("system", SYSTEMS)
 def test_a_source_of_padding_alone_is_read_as_nothing(system):
-    made, given_ = model("seq2seq", system), inputs("seq2seq")
-    given_["attention_mask"] = torch.tensor([[1], [0], [1]]).expand_as(given_["input_ids"])
-    out = made(**given_, labels=given_["decoder_input_ids"])
+    net, kwargs = model("seq2seq", system), inputs("seq2seq")
+    kwargs["attention_mask"] = torch.tensor([[1], [0], [1]]).expand_as(kwargs["input_ids"])
+    out = net(**kwargs, labels=kwargs["decoder_input_ids"])
     out.loss.backward()
     assert out.logits.isfinite().all()
-    assert all(p.grad.isfinite().all() for p in made.parameters() if p.grad is not None)
-    given_["input_ids"][1] = 7
-    torch.testing.assert_close(made(**given_).logits, out.logits)
-    alone = {name: each[:1] for name, each in given_.items()}
-    torch.testing.assert_close(made(**alone).logits, out.logits[:1])
+    assert all(p.grad.isfinite().all() for p in net.parameters() if p.grad is not None)
+    kwargs["input_ids"][1] = 7
+    torch.testing.assert_close(net(**kwargs).logits, out.logits)
+    alone = {name: each[:1] for name, each in kwargs.items()}
+    torch.testing.assert_close(net(**alone).logits, out.logits[:1])
 
 
-def loaded(made):
+def loaded(net):
     """A model that reads the weights of another."""
-    other = type(made)(made.config).to(next(made.parameters()).dtype)
-    other.load_state_dict(made.state_dict())
-    return other
+    copied = type(net)(net.config).to(next(net.parameters()).dtype)
+    copied.load_state_dict(net.state_dict())
+    return copied
 
 
-def saved(made):
+def saved(net):
     """A model that was saved, and read from its folder."""
     with tempfile.TemporaryDirectory() as folder:
-        made.save_pretrained(folder)
-        return type(made).from_pretrained(folder)
+        net.save_pretrained(folder)
+        return type(net).from_pretrained(folder)
 
 
-def pickled(made):
-    return pickle.loads(pickle.dumps(made))
+def pickled(net):
+    return pickle.loads(pickle.dumps(net))
 
 
 @every_model("causal", "classifier", "seq2seq")
 @FEW
-@given(data=st.data(), how=st.sampled_from([saved, copy.deepcopy, pickled, loaded]))
-def test_copies_learning_and_nothing(kind, system, data, how):
-    made = subject(kind, system, **data.draw(blocks(kind)))
-    laws.copies_are_their_own(made, how)
-    laws.every_weight_learns(made)
-    laws.empty_is_empty(made)
+@given(data=st.data(), copying=st.sampled_from([saved, copy.deepcopy, pickled, loaded]))
+def test_copies_learning_and_nothing(kind, system, data, copying):
+    net = subject(kind, system, **data.draw(blocks(kind)))
+    laws.copies_are_their_own(net, copying)
+    laws.every_weight_learns(net)
+    laws.empty_is_empty(net)
 
 
 @every_model("causal", "classifier", "seq2seq")
@@ -141,13 +141,13 @@ def test_evaluation_and_half_precision(kind, system):
 @pytest.mark.parametrize("positions", ["sinusoidal", "learned", "rotary"])
 def test_the_first_layer_reads_tokens_and_their_positions(positions, scaled):
     """Padding takes no position; the scale is the root of the width, as published."""
-    made = model("causal", positions=positions, scale_embeddings=scaled)
+    net = model("causal", positions=positions, scale_embeddings=scaled)
     ids, mask = torch.tensor([[3, 4, 5, 6]]), torch.tensor([[0, 1, 1, 1]])
-    words, scale = made.get_input_embeddings()(ids)[0, 1:], 4.0 if scaled else 1.0
-    given_ = {"input_ids": ids, "attention_mask": mask, "output_hidden_states": True}
-    found = made(**given_).hidden_states[0][0, 1:] - scale * words
+    words, scale = net.get_input_embeddings()(ids)[0, 1:], 4.0 if scaled else 1.0
+    kwargs = {"input_ids": ids, "attention_mask": mask, "output_hidden_states": True}
+    found = net(**kwargs).hidden_states[0][0, 1:] - scale * words
     if positions == "learned":
-        (table,) = (p for p in made.parameters() if p.shape == (made.config.max_positions, 16))
+        (table,) = (p for p in net.parameters() if p.shape == (net.config.max_positions, 16))
         expected = scale * table[:3]
     elif positions == "rotary":
         expected = torch.zeros(3, 16)

@@ -38,17 +38,17 @@ def shifted(targets, start=START):
 
 def batch(kind, seed, rows=3, time=6):
     """Inputs and labels; of a translation only the source is given."""
-    made = {**inputs(kind, rows, time, seed), "labels": labels(kind, rows, time, seed)}
-    made.pop("decoder_input_ids", None)
-    return made
+    kwargs = {**inputs(kind, rows, time, seed), "labels": labels(kind, rows, time, seed)}
+    kwargs.pop("decoder_input_ids", None)
+    return kwargs
 
 
-def logits_of(kind, made, given):
+def compute_logits(kind, net, kwargs):
     """The logits of a pass without labels."""
-    read = {name: value for name, value in given.items() if name != "labels"}
+    inputs_alone = {name: value for name, value in kwargs.items() if name != "labels"}
     if kind == "seq2seq":
-        read["decoder_input_ids"] = shifted(given["labels"])
-    return made(**read).logits
+        inputs_alone["decoder_input_ids"] = shifted(kwargs["labels"])
+    return net(**inputs_alone).logits
 
 
 @pytest.mark.parametrize("system", ["standard", "mae"])
@@ -57,44 +57,44 @@ def logits_of(kind, made, given):
 def test_the_loss_is_the_mean_over_the_labels(kind, system, seed):
     """A label of -100 is not predicted; in a target its position is seen all the same."""
     smoothing = {"label_smoothing": 0.3} if kind in WITH_LABEL_SMOOTHING else {}
-    made, given_ = model(kind, system, **smoothing), batch(kind, seed)
-    expected = by_hand(kind, logits_of(kind, made, given_), given_["labels"])
-    torch.testing.assert_close(made(**given_).loss, expected.mean())
+    net, kwargs = model(kind, system, **smoothing), batch(kind, seed)
+    expected = by_hand(kind, compute_logits(kind, net, kwargs), kwargs["labels"])
+    torch.testing.assert_close(net(**kwargs).loss, expected.mean())
 
 
 @pytest.mark.parametrize("kind", WITH_LABEL_SMOOTHING)
 @given(seed=seeds, smoothing=st.sampled_from([0.0, 0.1, 0.6]))
 def test_labels_are_smoothed_in_training_alone(kind, seed, smoothing):
-    made, given_ = model(kind, label_smoothing=smoothing), batch(kind, seed)
-    logits = logits_of(kind, made, given_)
+    net, kwargs = model(kind, label_smoothing=smoothing), batch(kind, seed)
+    logits = compute_logits(kind, net, kwargs)
     for smooth in (0.0, smoothing):
-        expected = by_hand(kind, logits, given_["labels"], smooth).mean()
-        torch.testing.assert_close(made(**given_).loss, expected)
-        made.train()
+        expected = by_hand(kind, logits, kwargs["labels"], smooth).mean()
+        torch.testing.assert_close(net(**kwargs).loss, expected)
+        net.train()
 
 
 def test_nothing_is_predicted_from_padding():
-    made, ids, shown = model("causal"), tokens(2, 5), torch.ones(2, 5, dtype=torch.long)
-    shown[0, :2] = 0
-    targets = ids.masked_fill(shown == 0, -100)
-    found = made(ids, attention_mask=shown, labels=targets).loss
+    net, ids, mask = model("causal"), tokens(2, 5), torch.ones(2, 5, dtype=torch.long)
+    mask[0, :2] = 0
+    targets = ids.masked_fill(mask == 0, -100)
+    found = net(ids, attention_mask=mask, labels=targets).loss
     targets[0, 2] = -100
-    torch.testing.assert_close(found, made(ids, attention_mask=shown, labels=targets).loss)
+    torch.testing.assert_close(found, net(ids, attention_mask=mask, labels=targets).loss)
 
 
 @pytest.mark.parametrize("kind", KINDS)
 @given(seed=seeds, as_tensor=st.booleans())
 def test_accumulated_batches_have_the_loss_of_one(kind, seed, as_tensor):
     """Batches with other numbers of labels, each divided by the number of all of them."""
-    made, whole = model(kind).train(), batch(kind, seed, rows=4)
-    expected = made(**whole).loss
+    net, whole = model(kind).train(), batch(kind, seed, rows=4)
+    expected = net(**whole).loss
     targets = (
         whole["labels"][:, 1:] if kind in ("causal", "adaptive", "images") else whole["labels"]
     )
     count = (targets != -100).sum()
     parts = [{name: value[rows] for name, value in whole.items()} for rows in ([0], [1, 2, 3])]
     count = count if as_tensor else count.item()
-    total = sum(made(**part, num_items_in_batch=count).loss for part in parts)
+    total = sum(net(**part, num_items_in_batch=count).loss for part in parts)
     torch.testing.assert_close(total, expected)
 
 
@@ -102,29 +102,29 @@ def test_accumulated_batches_have_the_loss_of_one(kind, seed, as_tensor):
 @pytest.mark.parametrize("kind", ["causal", "masked", "classifier", "seq2seq", "speech"])
 def test_training_adds_what_the_systems_add(kind, system):
     """Once, whatever the number of accumulated batches, and not to what is predicted."""
-    made, given_, added = model(kind, system).train(), batch(kind, seed=5), []
-    for module in systems_of(made).values():
+    net, kwargs, added = model(kind, system).train(), batch(kind, seed=5), []
+    for module in systems_of(net).values():
         module.register_forward_hook(lambda _, args, out: added.append(out.routing.loss))
-    loss = made(**given_).loss
-    assert len(added) == len(systems_of(made)) and all(each > 0 for each in added)
-    of_task = by_hand(kind, logits_of(kind, model(kind, system), given_), given_["labels"])
-    torch.testing.assert_close(loss, of_task.mean() + sum(added[: len(systems_of(made))]))
+    loss = net(**kwargs).loss
+    assert len(added) == len(systems_of(net)) and all(each > 0 for each in added)
+    task_losses = by_hand(kind, compute_logits(kind, model(kind, system), kwargs), kwargs["labels"])
+    torch.testing.assert_close(loss, task_losses.mean() + sum(added[: len(systems_of(net))]))
     # The same batch three times: a step of accumulated batches has the loss of each of them.
-    three_times = made(**given_, num_items_in_batch=3 * len(of_task)).loss * 3
+    three_times = net(**kwargs, num_items_in_batch=3 * len(task_losses)).loss * 3
     torch.testing.assert_close(three_times, loss)
-    gates = torch.autograd.grad(loss, hw.gate_parameters(made))
+    gates = torch.autograd.grad(loss, hw.gate_parameters(net))
     assert all(gradient.abs().sum() > 0 for gradient in gates)
-    torch.testing.assert_close(made.eval()(**given_).loss, of_task.mean())
+    torch.testing.assert_close(net.eval()(**kwargs).loss, task_losses.mean())
 
 
 @pytest.mark.parametrize("system", ["standard", "moa"])
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_batch_without_labels_to_predict_has_a_loss_of_zero(kind, system):
-    made, given_ = model(kind, system).train(), batch(kind, seed=3)
-    given_["labels"] = torch.full_like(given_["labels"], -100)
-    before = made(**given_).loss
+    net, kwargs = model(kind, system).train(), batch(kind, seed=3)
+    kwargs["labels"] = torch.full_like(kwargs["labels"], -100)
+    before = net(**kwargs).loss
     before.backward()
-    gradients = [p.grad for p in made.parameters() if p.grad is not None]
+    gradients = [p.grad for p in net.parameters() if p.grad is not None]
     assert all(gradient.isfinite().all() for gradient in gradients)
     assert before == 0 if system == "standard" else before.isfinite()
 
@@ -136,29 +136,29 @@ def test_a_batch_without_labels_to_predict_has_a_loss_of_zero(kind, system):
 def test_a_decoder_reads_the_labels_behind_the_start_token(rows):
     targets = torch.tensor(rows)
     for start in (START, 11):
-        made = model("seq2seq", decoder_start_token_id=start)
+        net = model("seq2seq", decoder_start_token_id=start)
         expected = shifted(targets, start)
-        assert torch.equal(made.prepare_decoder_input_ids_from_labels(targets), expected)
+        assert torch.equal(net.prepare_decoder_input_ids_from_labels(targets), expected)
 
 
 @given(seed=seeds)
 def test_adaptive_logits_are_log_probabilities(seed):
     """Within a band of rarer words they differ as the products with the words' embeddings do."""
-    made, ids = model("adaptive"), inputs("adaptive", seed=seed)["input_ids"]
-    log_p = made(ids).logits
+    net, ids = model("adaptive"), inputs("adaptive", seed=seed)["input_ids"]
+    log_p = net(ids).logits
     torch.testing.assert_close(log_p.exp().sum(-1), torch.ones(3, 6, dtype=torch.float64))
-    words = made.get_input_embeddings()(torch.arange(log_p.size(-1)))
-    products = made.base_model(ids).last_hidden_state @ words.T
+    words = net.get_input_embeddings()(torch.arange(log_p.size(-1)))
+    products = net.base_model(ids).last_hidden_state @ words.T
     for first, last in ((6, 12), (12, log_p.size(-1))):
-        band, of_products = log_p[..., first:last], products[..., first:last]
-        torch.testing.assert_close(band - band[..., :1], of_products - of_products[..., :1])
+        band, band_products = log_p[..., first:last], products[..., first:last]
+        torch.testing.assert_close(band - band[..., :1], band_products - band_products[..., :1])
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_losses_are_summed_in_float32_at_least(kind):
-    made, given_ = model(kind), batch(kind, seed=4)
-    expected = made(**given_).loss
-    found = made.to(torch.bfloat16)(**given_).loss
+    net, kwargs = model(kind), batch(kind, seed=4)
+    expected = net(**kwargs).loss
+    found = net.to(torch.bfloat16)(**kwargs).loss
     assert found.dtype in (torch.float32, torch.float64)
     torch.testing.assert_close(found.double(), expected, rtol=0.1, atol=0.1)
 
@@ -170,11 +170,11 @@ REFUSED_MASKS = [[0.0, 0.0, -1e4, -1e4], [0.0, 0.0, 0.0, -float("inf")], [1.0, 1
 @pytest.mark.parametrize("kind", ["causal", "classifier", "seq2seq", "speech"])
 def test_a_mask_that_is_added_to_scores_is_refused(kind, mask):
     """It would be read the other way round; one of ones and zeros may have any type."""
-    made, given_ = model(kind), inputs(kind, rows=1, time=4)
+    net, kwargs = model(kind), inputs(kind, rows=1, time=4)
     with pytest.raises(ValueError, match="1 at tokens and 0 at padding"):
-        made(**given_, attention_mask=torch.tensor([mask]))
+        net(**kwargs, attention_mask=torch.tensor([mask]))
     found = [
-        made(**given_, attention_mask=torch.tensor([[1, 1, 1, 0]]).to(dtype)).logits
+        net(**kwargs, attention_mask=torch.tensor([[1, 1, 1, 0]]).to(dtype)).logits
         for dtype in (torch.bool, torch.long, torch.float32)
     ]
     assert torch.equal(found[0], found[1]) and torch.equal(found[0], found[2])

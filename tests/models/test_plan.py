@@ -14,7 +14,7 @@ import headwise as hw
 from headwise.models.parameters import decayed_parameters
 from headwise.models.plan import SYSTEMS
 
-NAMES = {made: name for name, made in SYSTEMS.items()}
+NAMES = {system: name for name, system in SYSTEMS.items()}
 # Weighted takes the place of the feed-forward too, TIM that of a whole layer.
 ANYWHERE = sorted(SYSTEMS.keys() - {"weighted", "tim"})
 OPTIONS = {
@@ -30,8 +30,8 @@ def build(plan, encoder=2, decoder=2, **options):
         return hw.Seq2SeqLM(config("seq2seq", attention=plan, **sizes))
 
 
-def parameters(made):
-    return sum(parameter.numel() for parameter in made.parameters())
+def parameters(model):
+    return sum(parameter.numel() for parameter in model.parameters())
 
 
 @st.composite
@@ -54,17 +54,17 @@ def test_any_plan_stands_as_it_is_written(expected):
     for (site, layer), name in expected.items():
         plan[site].append({**OPTIONS[name], "layers": [layer]})
     before = copy.deepcopy(plan)
-    made = build(plan, 3, 3)
+    net = build(plan, 3, 3)
     assert plan == before  # it is not written into
-    read = hw.Seq2SeqLMConfig.from_dict(json.loads(made.config.to_json_string()))
+    config_read = hw.Seq2SeqLMConfig.from_dict(json.loads(net.config.to_json_string()))
     with torch.device("meta"):
-        again = hw.Seq2SeqLM(read)
-    for each in (made, again):
+        net_read = hw.Seq2SeqLM(config_read)
+    for each in (net, net_read):
         found = {place: NAMES[type(module)] for place, module in systems_of(each).items()}
         in_others = {("decoder_cross", i) for (_, i), name in found.items() if name == "tim"}
         assert found == {place: expected[place] for place in expected if place in found}
         assert expected.keys() - found.keys() <= in_others
-    assert parameters(made) == parameters(again)
+    assert parameters(net) == parameters(net_read)
 
 
 LOW = {"system": "agreement", "layers": "low"}
@@ -95,8 +95,8 @@ def test_what_is_not_named_is_standard(plan, expected):
 
 
 def test_options_are_those_of_the_constructor():
-    made = systems_of(build({"encoder_self": PLANS["moa"], "decoder_cross": PLANS["moh"]}))
-    moa, moh = made["encoder_self", 1], made["decoder_cross", 0]
+    systems = systems_of(build({"encoder_self": PLANS["moa"], "decoder_cross": PLANS["moh"]}))
+    moa, moh = systems["encoder_self", 1], systems["decoder_cross", 0]
     assert (moa.num_experts, moa.top_k, moa.head_dim) == (5, 2, 4)
     assert (moh.shared_heads, moh.top_k) == (1, 2)
     paper = build({"system": "weighted", "preset": "paper"})
@@ -105,8 +105,8 @@ def test_options_are_those_of_the_constructor():
     moa = systems_of(build(authors))["encoder_self", 0]
     assert not moa.normalize_weights and not moa.per_batch
     for name in ANYWHERE:  # what the model sets reaches every system
-        made = systems_of(build(OPTIONS[name], num_key_value_heads=2, attention_dropout=0.25))
-        found = {(module.num_key_value_heads, module.dropout) for module in made.values()}
+        systems = systems_of(build(OPTIONS[name], num_key_value_heads=2, attention_dropout=0.25))
+        found = {(module.num_key_value_heads, module.dropout) for module in systems.values()}
         assert found == {(2, 0.25)}
 
 
@@ -137,19 +137,19 @@ class Scaled(hw.MultiHeadAttention):
         super().__init__(embed_dim, num_heads, **options)
         self.scale = scale
 
-    def forward(self, query, *others, **options):
-        return super().forward(self.scale * query, *others, **options)
+    def forward(self, query, *args, **options):
+        return super().forward(self.scale * query, *args, **options)
 
 
 def test_a_system_of_ones_own_stands_where_it_is_named(tmp_path):
     """By its module, which is imported, and its class; with its options, saved and loaded."""
     plan = {"system": f"{__name__}:{Scaled.__name__}", "scale": 2.0, "layers": [1]}
-    made, ids = model("causal", plan, positions="rotary", qk_norm=True), tokens(2, 5)
-    first, second = systems_of(made).values()
+    net, ids = model("causal", plan, positions="rotary", qk_norm=True), tokens(2, 5)
+    first, second = systems_of(net).values()
     assert (type(first), type(second), second.scale) == (hw.MultiHeadAttention, Scaled, 2.0)
-    made.save_pretrained(tmp_path)
+    net.save_pretrained(tmp_path)
     loaded = hw.CausalLM.from_pretrained(tmp_path)
-    torch.testing.assert_close(loaded(ids).logits, made(ids).logits)
+    torch.testing.assert_close(loaded(ids).logits, net(ids).logits)
 
 
 def test_numbers_of_parameters():

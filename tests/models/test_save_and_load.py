@@ -27,22 +27,22 @@ FEW = settings(max_examples=max(1, settings().max_examples // 5))
 @pytest.mark.parametrize("kind", AUTO)
 def test_the_auto_classes_load_it(kind, tmp_path):
     """In shards too; the class without a head gives hidden states, and is saved for the other."""
-    made, given_ = model(kind, "mae"), inputs(kind)
-    made.save_pretrained(tmp_path, max_shard_size="8KB")
+    net, kwargs = model(kind, "mae"), inputs(kind)
+    net.save_pretrained(tmp_path, max_shard_size="8KB")
     assert len(list(tmp_path.glob("*.safetensors"))) > 1 and not list(tmp_path.glob("*.bin"))
     loaded = AUTO[kind].from_pretrained(tmp_path)
-    assert type(loaded) is type(made) and not loaded.training
-    torch.testing.assert_close(loaded(**given_).logits, made(**given_).logits)
+    assert type(loaded) is type(net) and not loaded.training
+    torch.testing.assert_close(loaded(**kwargs).logits, net(**kwargs).logits)
     half = AUTO[kind].from_pretrained(tmp_path, dtype=torch.bfloat16)
     assert {parameter.dtype for parameter in half.parameters()} == {torch.bfloat16}
     if kind == "speech":
         return
     body = transformers.AutoModel.from_pretrained(tmp_path)
-    hidden = made.base_model(**given_).last_hidden_state
-    torch.testing.assert_close(body(**given_).last_hidden_state, hidden)
+    hidden = net.base_model(**kwargs).last_hidden_state
+    torch.testing.assert_close(body(**kwargs).last_hidden_state, hidden)
     body.save_pretrained(tmp_path / "body")
-    again = AUTO[kind].from_pretrained(tmp_path / "body").base_model.state_dict()
-    assert all(torch.equal(again[name], value) for name, value in body.state_dict().items())
+    state = AUTO[kind].from_pretrained(tmp_path / "body").base_model.state_dict()
+    assert all(torch.equal(state[name], value) for name, value in body.state_dict().items())
 
 
 def test_importing_the_models_registers_them_with_the_auto_classes(tmp_path):
@@ -61,16 +61,16 @@ def test_importing_the_models_registers_them_with_the_auto_classes(tmp_path):
 @given(data=st.data(), plan=st.sampled_from(["mae", "gated", {**PLANS["moh"], "top_k": 3}]))
 def test_other_systems_start_with_the_output_of_a_trained_model(kind, data, plan):
     """What is frozen stays so, and the two share no memory."""
-    standard, given_ = model(kind, **data.draw(blocks(kind))), inputs(kind)
+    standard, kwargs = model(kind, **data.draw(blocks(kind))), inputs(kind)
     next(iter(standard.parameters())).requires_grad_(False)
     before = copy.deepcopy(standard.state_dict())
-    made = standard.with_attention(plan)
-    assert (made.config.attention, standard.config.attention) == (plan, "standard")
-    assert not made.training and not next(iter(made.parameters())).requires_grad
-    expected = standard(**given_).logits
-    torch.testing.assert_close(made(**given_).logits, expected, rtol=1e-6, atol=1e-6)
+    net = standard.with_attention(plan)
+    assert (net.config.attention, standard.config.attention) == (plan, "standard")
+    assert not net.training and not next(iter(net.parameters())).requires_grad
+    expected = standard(**kwargs).logits
+    torch.testing.assert_close(net(**kwargs).logits, expected, rtol=1e-6, atol=1e-6)
     with torch.no_grad():
-        for parameter in made.parameters():
+        for parameter in net.parameters():
             parameter.add_(1.0)
     assert all(torch.equal(value, before[n]) for n, value in standard.state_dict().items())
 
@@ -102,17 +102,17 @@ def test_layers_computed_twice_learn_the_same(kind, system):
     Nor is anything recorded or observed twice.
     """
     rates = {"dropout": 0.1, "attention_dropout": 0.1, "ffn_dropout": 0.1}
-    plain, found, seen = model(kind, system, **rates).train(), [], []
-    twice = copy.deepcopy(plain)
-    twice.activation_checkpointing_enable()
-    for made in (plain, twice):
+    plain, results, observed = model(kind, system, **rates).train(), [], []
+    checkpointed = copy.deepcopy(plain)
+    checkpointed.activation_checkpointing_enable()
+    for net in (plain, checkpointed):
         torch.manual_seed(3)
-        with hw.record(made) as decided, observe(made, lambda path, _: seen.append(path)):
-            loss = made(**inputs(kind), labels=labels(kind)).loss
+        with hw.record(net) as decided, observe(net, lambda path, _: observed.append(path)):
+            loss = net(**inputs(kind), labels=labels(kind)).loss
             loss.backward()
         assert all(len(passes) == 1 for passes in decided.values())
-        gradients = [parameter.grad for parameter in made.parameters()]
-        found.append([loss.detach(), torch.rand(1), *gradients, *made.buffers()])
-    torch.testing.assert_close(found[1], found[0])
+        gradients = [parameter.grad for parameter in net.parameters()]
+        results.append([loss.detach(), torch.rand(1), *gradients, *net.buffers()])
+    torch.testing.assert_close(results[1], results[0])
     paths = [*attentions(plain)]
-    assert sorted(seen) == sorted(2 * paths)
+    assert sorted(observed) == sorted(2 * paths)

@@ -16,9 +16,9 @@ def browser():
     from playwright.sync_api import sync_playwright
 
     with sync_playwright() as playwright:
-        started = playwright.chromium.launch(executable_path=EXECUTABLE, args=["--no-sandbox"])
-        yield started
-        started.close()
+        chromium = playwright.chromium.launch(executable_path=EXECUTABLE, args=["--no-sandbox"])
+        yield chromium
+        chromium.close()
 
 
 @pytest.fixture
@@ -26,17 +26,20 @@ def opened(browser):
     """`opened(path, **options)` opens a page; in the end it had no errors and no requests."""
     contexts, problems = [], []
 
+    def check_message(message):
+        if message.type == "error":
+            problems.append(message.text)
+
+    def check_request(request):
+        if not request.url.startswith(("file:", "data:", "blob:")):
+            problems.append(request.url)
+
     def open_page(path, **options):
         contexts.append(browser.new_context(**options))
         tab = contexts[-1].new_page()
         tab.on("pageerror", lambda error: problems.append(f"error: {error}"))
-        tab.on("console", lambda said: problems.extend([said.text] * (said.type == "error")))
-        tab.on(
-            "request",
-            lambda asked: problems.extend(
-                [asked.url] * (not asked.url.startswith(("file:", "data:", "blob:")))
-            ),
-        )
+        tab.on("console", check_message)
+        tab.on("request", check_request)
         tab.goto(path.as_uri())
         return tab
 

@@ -17,8 +17,8 @@ TEXT = "</p><script>alert(1)</script> & " + "word " * 90 + "w" * 400
 def report(tmp_path_factory):
     folder = tmp_path_factory.mktemp("page")
     systems = ("standard", "mae-7", LONG)
-    one = write_compared(folder, systems, (1, 2), tests=["flickr", "coco"], text=TEXT)
-    return write_report(one)
+    write_compared(folder, systems, (1, 2), tests=["flickr", "coco"], text=TEXT)
+    return write_report(folder)
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
@@ -33,7 +33,7 @@ def test_nothing_reaches_past_the_page_but_tables_scroll_in_their_box(
     wide = """() => [...document.querySelectorAll("table")].filter((table) =>
         table.getBoundingClientRect().right > innerWidth).map((table) =>
         [getComputedStyle(table.parentElement).overflowX, table.parentElement.clientWidth])"""
-    assert all(how == "auto" and box <= width for how, box in tab.evaluate(wide))
+    assert all(overflow == "auto" and box <= width for overflow, box in tab.evaluate(wide))
     if width == 390:
         assert tab.evaluate(wide)
 

@@ -18,7 +18,7 @@ from torch import nn
 from transformers import GPT2Config, GPT2LMHeadModel, MarianConfig, MarianMTModel
 
 import headwise as hw
-from headwise.data.tokenizers import TokenizerSettings, learned
+from headwise.data.tokenizers import TokenizerSettings, learn_tokenizer
 
 STEP = 1 / 127  # of the largest of an array, at most
 IDS = torch.tensor([[5, 3, 9, 4, 7, 6]])
@@ -26,7 +26,7 @@ PAIR = {"input_ids": IDS, "decoder_input_ids": IDS[:, :4]}
 ATTACK = "</script><script>alert(1)</script><!--<img src=//x.example/y onerror=z>"
 
 
-def of_model(page):
+def only_model(page):
     """The only model of a page."""
     (model,) = page.payload["models"]
     return model
@@ -47,11 +47,10 @@ def marian():
 def test_attention_is_that_of_transformers(make):
     model = make().eval()
     batch = PAIR if make is marian else {"input_ids": IDS}
-    model_shown = of_model(hw.explore(model, batch, without="none"))
-    shown = explored(model_shown).attention
-    places = model_shown["places"]
-    crossing = [(each["site"], each["keys"]) for each in places if each["keys"] != each["stack"]]
-    assert crossing == (2 * [("decoder_cross", "encoder")] if make is marian else [])
+    shown = only_model(hw.explore(model, batch, without="none"))
+    places = shown["places"]
+    cross = [(each["site"], each["keys"]) for each in places if each["keys"] != each["stack"]]
+    assert cross == (2 * [("decoder_cross", "encoder")] if make is marian else [])
     model.set_attn_implementation("eager")
     out = model(**batch, output_attentions=True)
     if make is marian:
@@ -59,28 +58,29 @@ def test_attention_is_that_of_transformers(make):
         expected = [*out.encoder_attentions, *(each for pair in pairs for each in pair)]
     else:
         expected = out.attentions
-    assert len(shown) == len(expected)
-    for found, attention in zip(shown, expected, strict=True):
-        assert found == pytest.approx(attention[0].detach().numpy(), abs=STEP)
+    attention = explored(shown).attention
+    assert len(attention) == len(expected)
+    for heads, weights in zip(attention, expected, strict=True):
+        assert heads == pytest.approx(weights[0].detach().numpy(), abs=STEP)
 
 
 @pytest.mark.parametrize("system", tiny_models.PLANS)
 def test_a_causal_model_reads_nothing_later_and_shares_all_of_its_weight(system):
     model = tiny_models.model("causal", system)
-    found = explored(of_model(hw.explore(model, {"input_ids": IDS}, without="none")))
-    assert found.attention
-    for heads in found.attention:
+    page = explored(only_model(hw.explore(model, {"input_ids": IDS}, without="none")))
+    assert page.attention
+    for heads in page.attention:
         assert heads.shape[1:] == (6, 6)
         assert not heads[:, ~np.tri(6, dtype=bool)].any()
         if system == "differential":
             assert heads.min() < 0 < heads.max()
         else:
             assert heads.sum(-1) == pytest.approx(1, abs=6 * STEP)
-    for weights in found.decisions:
+    for weights in page.decisions:
         assert weights.sum(-1) == pytest.approx(1, abs=len(weights.T) * STEP)
-    with hw.record(model) as decided:
+    with hw.record(model) as routings:
         model(IDS)
-    for shown, (routing,) in zip(found.decisions, decided.values(), strict=True):
+    for shown, (routing,) in zip(page.decisions, routings.values(), strict=True):
         weights = routing.weights.reshape(-1, routing.weights.size(-1))
         expected = weights / weights.sum(-1, keepdim=True)
         assert shown == pytest.approx(expected.detach().numpy(), abs=STEP)
@@ -103,7 +103,7 @@ def test_what_a_removal_shows_is_a_pass_under_ablated(kind, system):
         name: tensor.float() if tensor.is_floating_point() else tensor
         for name, tensor in {**batch, "labels": labels}.items()
     }
-    shown = of_model(hw.explore(model, batch, without="heads"))
+    shown = only_model(hw.explore(model, batch, without="heads"))
     assert shown["removals"]
     passes = zip([None, *shown["removals"]], shown["losses"], strict=True)
     for number, (removal, loss) in enumerate(passes):
@@ -117,8 +117,8 @@ def test_what_a_removal_shows_is_a_pass_under_ablated(kind, system):
         assert loss == pytest.approx(float(out.loss), rel=1e-4, abs=1e-6), removal
         if shown["kind"] == "tokens":
             best = unpacked(shown["ids"])[number][:, 0]
-            names = [shown["names"][each] for each in best]
-            assert names == [str(each) for each in logits[0].argmax(-1).tolist()]
+            names = [shown["names"][number] for number in best]
+            assert names == [str(token) for token in logits[0].argmax(-1).tolist()]
 
 
 def test_parts_are_units_or_heads_too_or_none():
@@ -131,8 +131,8 @@ def test_parts_are_units_or_heads_too_or_none():
         )
     # Standard attention has heads alone; an expert of MoA has no head of its own.
     for system, part in (("standard", "head"), ("moa", "expert"), ("agreement", "head")):
-        found = hw.explore(tiny_models.model("causal", system), {"input_ids": IDS}, without="heads")
-        assert set(found.removals["part"]) == {part}
+        page = hw.explore(tiny_models.model("causal", system), {"input_ids": IDS}, without="heads")
+        assert set(page.removals["part"]) == {part}
 
 
 def test_a_model_is_left_as_it_was():
@@ -145,7 +145,8 @@ def test_a_model_is_left_as_it_was():
 
 @pytest.fixture(scope="module")
 def tokenizer():
-    return learned([f"open the file {ATTACK}"] * 9, TokenizerSettings(vocab_size=300), "lines")
+    settings = TokenizerSettings(vocab_size=300)
+    return learn_tokenizer([f"open the file {ATTACK}"] * 9, settings, "lines")
 
 
 def language_model(tokenizer, **options):
@@ -160,34 +161,34 @@ def test_hostile_tokens_are_text(tokenizer, tmp_path):
     assert [tag for tag, _ in read.elements].count("script") == 2
     assert not read.loads() and not read.handlers()
     assert payload(path) == json.loads(json.dumps(page.payload))
-    text = "".join(explored(of_model(page)).tokens["encoder"])
+    text = "".join(explored(only_model(page)).tokens["encoder"])
     assert "alert(1)" in text.replace("\u2581", " ")
-    (policy,) = [of["content"] for tag, of in read.elements if of.get("http-equiv")]
+    (policy,) = [found["content"] for _, found in read.elements if found.get("http-equiv")]
     assert policy.startswith("default-src 'none'; script-src 'sha256-")
-    shown = page._repr_html_()
-    assert html.unescape(re.findall('srcdoc="(.*?)"', shown, re.DOTALL)[0]) == path.read_text(
-        "utf-8"
-    )
-    assert 'sandbox="allow-scripts"' in shown and "<script" not in shown
+    frame = page._repr_html_()
+    (document,) = re.findall('srcdoc="(.*?)"', frame, re.DOTALL)
+    assert html.unescape(document) == path.read_text("utf-8")
+    assert 'sandbox="allow-scripts"' in frame and "<script" not in frame
 
 
 def test_a_masked_text_is_asked_for_what_it_hides():
-    tokenizer = learned(["open the file", "close the file"] * 9, TokenizerSettings(), "masked")
+    texts = ["open the file", "close the file"] * 9
+    tokenizer = learn_tokenizer(texts, TokenizerSettings(), "masked")
     sizes = {"embed_dim": 16, "num_heads": 4, "ffn_dim": 16, "layers": 1, "attention": "mae"}
     model = hw.MaskedLM(hw.MaskedLMConfig(vocab_size=len(tokenizer), **sizes))
-    hidden = of_model(hw.explore(model, tokenizer, "close the file open the file"))
+    hidden = only_model(hw.explore(model, tokenizer, "close the file open the file"))
     asked = np.flatnonzero(np.array(hidden["true"]) >= 0)
     tokens = explored(hidden).tokens["encoder"]
     assert len(asked) == 1 and tokens[asked[0]] == "<mask>" and hidden["is_known"]
     assert hidden["names"][hidden["true"][asked[0]]] in ("▁close", "▁open", "▁file", "▁the")
-    given = of_model(hw.explore(model, tokenizer, "open <mask> file"))
+    given = only_model(hw.explore(model, tokenizer, "open <mask> file"))
     (place,) = np.flatnonzero(np.array(given["true"]) >= 0)
     assert explored(given).tokens["encoder"][place] == "<mask>" and not given["is_known"]
-    own = unpacked(given["shares"])[0, place, 0]
-    assert given["losses"][0] == pytest.approx(-np.log(own), abs=0.02)
+    probability = unpacked(given["shares"])[0, place, 0]
+    assert given["losses"][0] == pytest.approx(-np.log(probability), abs=0.02)
 
 
-class Own(nn.Module):
+class ForeignModel(nn.Module):
     """A model of somebody else's, with a system in it, which reads its input whole or in part."""
 
     def __init__(self, words, begin=0):
@@ -201,8 +202,8 @@ class Own(nn.Module):
 
 def test_any_module_with_systems_is_shown_by_what_its_output_becomes(tokenizer):
     torch.manual_seed(0)
-    model = Own(len(tokenizer)).eval()
-    shown = of_model(hw.explore(model, tokenizer, "open the"))
+    model = ForeignModel(len(tokenizer)).eval()
+    shown = only_model(hw.explore(model, tokenizer, "open the"))
     ids = tokenizer("open the", return_tensors="pt")["input_ids"]
     with torch.no_grad():
         whole = model(ids)
@@ -223,17 +224,17 @@ def test_what_cannot_be_shown_is_refused(tokenizer):
     with pytest.raises(ValueError, match="expected 1: a page shows a single one"):
         hw.explore(gpt2(), {"input_ids": IDS.expand(2, -1)})
     with pytest.raises(ValueError, match="reads 2 positions, expected 3"):
-        hw.explore(Own(len(tokenizer), begin=1), tokenizer, "open the")
+        hw.explore(ForeignModel(len(tokenizer), begin=1), tokenizer, "open the")
     with pytest.raises(ValueError, match="without an"):
         hw.explore(nn.Embedding(9, 4), {"input_ids": IDS})
-    for given, said in (
+    for options, message in (
         ({"text": ""}, "text is ''"),
         ({"text": ["open", "save"]}, "expected a text"),
         ({"text": "open", "target": "ouvrir"}, "target is given"),
         ({}, "text is missing"),
     ):
-        with pytest.raises(ValueError, match=said):
-            hw.explore(language_model(tokenizer), tokenizer, **given)
+        with pytest.raises(ValueError, match=message):
+            hw.explore(language_model(tokenizer), tokenizer, **options)
     broken = language_model(tokenizer)
     broken.lm_head.weight.data[0, 0] = float("nan")
     with pytest.raises(ValueError, match="diverged"):
@@ -252,22 +253,22 @@ RUNS = [
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory):
     """Runs of some tasks, by task and system."""
-    folder, made = tmp_path_factory.mktemp("runs"), {}
+    folder, folders = tmp_path_factory.mktemp("runs"), {}
     for task, system in RUNS:
         (folder / task).mkdir(exist_ok=True)
         recipe = write_recipe(task, folder / task)
-        made[task, system] = folder / task / system
-        done = run("train", recipe, "--system", system, "--output", made[task, system])
-        assert done.exit_code == 0, done.output
-    return made
+        folders[task, system] = folder / task / system
+        result = run("train", recipe, "--system", system, "--output", folders[task, system])
+        assert result.exit_code == 0, result.output
+    return folders
 
 
 def test_an_item_is_shown_with_what_is_true_of_it(runs, tmp_path):
     for folder in runs.values():
-        found = answer("explore", folder, "--item", 1, "--output", tmp_path / "page.html")
+        result = answer("explore", folder, "--item", 1, "--output", tmp_path / "page.html")
         model = payload(tmp_path / "page.html")["models"][0]
-        assert model["is_known"] and len(found["removals"]) == len(model["removals"]) > 0
-        for removal in found["removals"]:
+        assert model["is_known"] and len(result["removals"]) == len(model["removals"]) > 0
+        for removal in result["removals"]:
             assert removal["cost"] == pytest.approx(removal["loss"] - model["losses"][0])
     assert set(model["names"]) == {"long", "short"}
 
@@ -275,8 +276,8 @@ def test_an_item_is_shown_with_what_is_true_of_it(runs, tmp_path):
 def test_models_are_shown_side_by_side_on_one_text(runs, tmp_path):
     page = tmp_path / "page.html"
     folders = runs["translation", "mae"], runs["translation", "standard"]
-    done = run("explore", *folders, folders[0] / "model", "--text", "one two", "--output", page)
-    assert done.exit_code == 0, done.output
+    result = run("explore", *folders, folders[0] / "model", "--text", "one two", "--output", page)
+    assert result.exit_code == 0, result.output
     models = payload(page)["models"]
     assert [model["name"] for model in models] == ["mae", "standard", "model"]
     assert len({tuple(model["stacks"]["encoder"]["tokens"]) for model in models}) == 1
@@ -297,6 +298,7 @@ def test_models_are_shown_side_by_side_on_one_text(runs, tmp_path):
     ],
 )
 def test_what_the_command_cannot_do_is_said(runs, task, arguments, message):
-    asked = [next(run for of, run in runs.items() if of[0] == each) for each in task.split(" and ")]
-    done = run("explore", *asked, *arguments.split())
-    assert done.exit_code == 2 and message in done.stderr.replace("\n", " "), done.output
+    systems = dict(RUNS)
+    asked = [runs[name, systems[name]] for name in task.split(" and ")]
+    result = run("explore", *asked, *arguments.split())
+    assert result.exit_code == 2 and message in result.stderr.replace("\n", " "), result.output

@@ -9,17 +9,17 @@ TASKS = {"translation": ("moa", "mae"), "images": ("tim",)}
 @pytest.fixture(scope="module")
 def pages(browser, tmp_path_factory):
     """A page for each task, by its name."""
-    folder, made = tmp_path_factory.mktemp("explored"), {}
+    folder, paths = tmp_path_factory.mktemp("explored"), {}
     for task, systems in TASKS.items():
         (folder / task).mkdir()
         recipe, runs = write_recipe(task, folder / task), [folder / task / each for each in systems]
         commands = [("train", recipe, "--system", each.name, "--output", each) for each in runs]
-        made[task] = folder / f"{task}.html"
+        paths[task] = folder / f"{task}.html"
         text = ["--text", "one two three"] if task == "translation" else []
-        for command in (*commands, ("explore", *runs, *text, "--output", made[task])):
-            done = run(*command)
-            assert done.exit_code == 0, (command, done.output)
-    return made
+        for command in (*commands, ("explore", *runs, *text, "--output", paths[task])):
+            result = run(*command)
+            assert result.exit_code == 0, (command, result.output)
+    return paths
 
 
 @pytest.fixture
@@ -91,11 +91,11 @@ def test_a_head_is_chosen(explored):
 def test_a_click_removes_a_part_and_another_puts_it_back(explored):
     tab = explored("translation")
     loss, costs = tab.locator(".loss").first, tab.locator(".matters .number")
-    before, first = loss.inner_text(), float(costs.first.inner_text().replace("−", "-"))
+    before, cost = loss.inner_text(), float(costs.first.inner_text().replace("−", "-"))
     tab.locator(".matters .remove").first.click()
     tab.wait_for_selector(".removed")
-    was, is_now = map(float, loss.inner_text().split(" → "))
-    assert was == float(before) and is_now - was == pytest.approx(first, abs=0.002)
+    whole, without = map(float, loss.inner_text().split(" → "))
+    assert whole == float(before) and without - whole == pytest.approx(cost, abs=0.002)
     name = tab.locator(".matters th").first.inner_text()
     assert name in tab.locator(".removed").inner_text()
     tab.locator(".removed .remove").click()
@@ -114,7 +114,8 @@ def test_the_keyboard_goes_through_tokens(explored):
 
 def test_an_image_is_a_grid_of_its_pixels_also_beside_its_map(explored):
     tab = explored("images")
-    assert len({tuple(drawn(tab, "canvas.left")[at : at + 3]) for at in range(4, 68, 4)}) > 1
+    side = drawn(tab, "canvas.left")
+    assert len({tuple(side[start : start + 3]) for start in range(4, 68, 4)}) > 1
     matrix = drawn(tab, "canvas.matrix")
     assert len(matrix) == 4 * 17 * 17 and len(set(matrix[3::4])) > 20  # how dark: no white paper
     pixels = tab.locator(".cells .token:visible")

@@ -15,12 +15,7 @@ from rich.console import Console
 from support.compared import png, write_compared
 from support.pages import Page, numbers
 
-from headwise.report.comparison import (
-    read_comparison,
-    results_table,
-    verdict,
-    write_report,
-)
+from headwise.report.comparison import read_comparison, results_table, verdict, write_report
 from headwise.report.page import Section, write_page
 
 ATTACK = "'\"--></title></style></script><script>alert(1)</script><img src=//x.example/y onerror=z>"
@@ -43,23 +38,23 @@ def page(folder):
 
 
 @pytest.fixture(scope="module")
-def found(folder):
+def scores(folder):
+    return read_scores(folder)
+
+
+def read_scores(folder):
     return read_comparison(folder).scores
 
 
-def results(folder):
-    return read_comparison(folder).scores
-
-
-def told(folder):
+def read_verdict(folder):
     return verdict(read_comparison(folder))
 
 
-def read(folder, system, seed):
+def read_result(folder, system, seed):
     return json.loads((folder / f"{system}-seed{seed}/result.json").read_text())
 
 
-def scores_of(folder, system, seed):
+def run_scores(folder, system, seed):
     """The scores of a run by their names, with their rows."""
     path = folder / f"{system}-seed{seed}/outcome.json"
     return {score["name"]: score for score in json.loads(path.read_text())["scores"]}
@@ -67,12 +62,12 @@ def scores_of(folder, system, seed):
 
 def corrected(p_values):
     """Holm's correction, by its definition."""
-    found, least = np.full(len(p_values), np.nan), 0.0
-    made = np.flatnonzero(np.isfinite(p_values))
-    for rank, at in enumerate(made[np.argsort(p_values[made])]):
-        least = max(least, min(1.0, (len(made) - rank) * p_values[at]))
-        found[at] = least
-    return pytest.approx(list(found), nan_ok=True)
+    expected, smallest = np.full(len(p_values), np.nan), 0.0
+    tested = np.flatnonzero(np.isfinite(p_values))
+    for rank, index in enumerate(tested[np.argsort(p_values[tested])]):
+        smallest = max(smallest, min(1.0, (len(tested) - rank) * p_values[index]))
+        expected[index] = smallest
+    return pytest.approx(list(expected), nan_ok=True)
 
 
 # --- safe and whole ---------------------------------------------------------------------------
@@ -97,19 +92,18 @@ def test_every_table_is_its_csv(folder, page):
         assert len(table) == len(csv_rows)
         for row, cells in zip(table[1:], csv_rows[1:], strict=True):
             # The name of a group stands once, on the left.
-            for shown, kept in zip(row[::-1], cells[::-1], strict=False):
-                _is_same(shown.strip(), kept)
+            for shown, saved_cell in zip(row[::-1], cells[::-1], strict=False):
+                _assert_same(shown.strip(), saved_cell)
 
 
-def _is_same(shown, kept):
+def _assert_same(shown, saved):
     """A cell of the page is what the CSV has: the same text, or the same number, rounded."""
-    plain = kept.removeprefix("'") if kept[:2] in ("'=", "'@", "'+", "'-") else kept
-    if shown.split() == plain.split() or (shown, kept) in (("–", ""), ("yes", "True")):
+    plain = saved.removeprefix("'") if saved[:2] in ("'=", "'@", "'+", "'-") else saved
+    if shown.split() == plain.split():
         return
-    if shown == "no":
-        assert kept == "False"
-        return
-    assert float(shown.replace("−", "-").replace(",", "")) == pytest.approx(float(kept), rel=0.006)
+    if (shown, saved) not in (("–", ""), ("yes", "True"), ("no", "False")):
+        number = float(shown.replace("−", "-").replace(",", ""))
+        assert number == pytest.approx(float(saved), rel=0.006)
 
 
 def test_no_cell_of_a_csv_is_a_formula(tmp_path):
@@ -125,47 +119,47 @@ def test_no_cell_of_a_csv_is_a_formula(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["accuracy", "surprise"])
-def test_results_are_those_of_the_rows(folder, found, name):
-    found = found.query("test == 'test' and score == @name").set_index("system")
+def test_results_are_those_of_the_rows(folder, scores, name):
+    results = scores.query("test == 'test' and score == @name").set_index("system")
     means = {}
     for system in THREE:
-        rows = [np.array(scores_of(folder, system, seed)[name]["rows"]) for seed in (1, 2)]
-        of_seeds = [
-            100 * each[:, 0].sum() / each[:, 1].sum() if name == "accuracy" else each.mean()
-            for each in rows
+        runs = [np.array(run_scores(folder, system, seed)[name]["rows"]) for seed in (1, 2)]
+        values = [
+            100 * rows[:, 0].sum() / rows[:, 1].sum() if name == "accuracy" else rows.mean()
+            for rows in runs
         ]
-        means[system] = np.mean(of_seeds)
-        assert found["of_seeds"][system] == pytest.approx(of_seeds)
-        assert found["value"][system] == pytest.approx(means[system])
-        assert found["low"][system] < means[system] < found["high"][system]
+        means[system] = np.mean(values)
+        assert results["of_seeds"][system] == pytest.approx(values)
+        assert results["value"][system] == pytest.approx(means[system])
+        assert results["low"][system] < means[system] < results["high"][system]
     for system in THREE[1:]:
-        assert found["difference"][system] == pytest.approx(means[system] - means["standard"])
-    assert np.isnan(found["difference"]["standard"])
+        assert results["difference"][system] == pytest.approx(means[system] - means["standard"])
+    assert np.isnan(results["difference"]["standard"])
 
 
 @pytest.mark.parametrize(
-    "of",
+    "query",
     [
         "test == 'test' and score == 'accuracy'",  # the score that ranks the systems
         "test != 'test' and score == 'accuracy'",  # the first score of all further test sets
         "score != 'accuracy'",
     ],
 )
-def test_p_is_corrected_over_what_is_tested_together(found, of):
-    tested = found.query(of).query("system != 'standard'")
+def test_p_is_corrected_over_what_is_tested_together(scores, query):
+    tested = scores.query(query).query("system != 'standard'")
     assert list(tested["corrected_p"]) == corrected(tested["p"].to_numpy())
 
 
 @pytest.mark.parametrize("system", THREE)
-def test_the_table_has_the_numbers_of_the_runs_and_no_others(folder, page, found, system):
-    cells, run = page.row(system), read(folder, system, 1)
-    losses = [read(folder, system, seed)["validation_loss"] for seed in (1, 2)]
+def test_the_table_has_the_numbers_of_the_runs_and_no_others(folder, page, scores, system):
+    cells, run = page.row(system), read_result(folder, system, 1)
+    losses = [read_result(folder, system, seed)["validation_loss"] for seed in (1, 2)]
     compared = json.loads((folder / "comparison.json").read_text())
     ends = ("value", "low", "high")
-    row = found.query(FIRST).set_index("system").loc[system]
+    row = scores.query(FIRST).set_index("system").loc[system]
     expected = {
         "accuracy ↑": [row["value"], np.std(row["of_seeds"], ddof=1), row["low"], row["high"]],
-        "Difference": [row[n] for n in ("difference", "diff_low", "diff_high", "corrected_p")],
+        "Difference": row[["difference", "diff_low", "diff_high", "corrected_p"]],
         "Detectable": [row["detectable"]],
         "Seeds": [2],
         "Parameters": [run["parameters"]],
@@ -186,19 +180,16 @@ def test_the_table_has_the_numbers_of_the_runs_and_no_others(folder, page, found
 
 def test_how_soon_the_loss_of_the_baseline_is_reached(folder, page):
     """By the mean over seeds."""
-    losses = {
-        system: sum(
-            pd.DataFrame(read(folder, system, seed)["history"]).set_index("step")["eval_loss"] / 2
-            for seed in (1, 2)
-        ).dropna()
-        for system in THREE
-    }
+    losses = {}
+    for system in THREE:
+        histories = [pd.DataFrame(read_result(folder, system, seed)["history"]) for seed in (1, 2)]
+        curves = [history.set_index("step")["eval_loss"] for history in histories]
+        losses[system] = (curves[0] + curves[1]).dropna() / 2
     target = losses["standard"].min()
     (table,) = (t for t in page.tables if "Lowest validation loss" in map(str.strip, t[0]))
     for system, row in zip(THREE, table[1:], strict=True):
-        own = losses[system]
-        step = next(step for step, loss in own.items() if loss <= target)
-        assert numbers(row[1])[0].is_of(own.min()) and numbers(row[2])[0].is_of(step)
+        step = next(step for step, loss in losses[system].items() if loss <= target)
+        assert numbers(row[1])[0].is_of(losses[system].min()) and numbers(row[2])[0].is_of(step)
 
 
 # --- runs that are few, lost or missing -------------------------------------------------------
@@ -207,12 +198,12 @@ def test_how_soon_the_loss_of_the_baseline_is_reached(folder, page):
 def test_runs_that_are_in_no_mean_are_said_first(tmp_path):
     lost = ["tim-seed1", "tim-seed2", "tim-seed3"]
     write_compared(tmp_path, THREE, (1, 2, 3), missing=lost, diverged=["mae-7-seed2"])
-    found = results(tmp_path).query("score == 'accuracy'").set_index("system")
-    kept = [scores_of(tmp_path, "mae-7", seed)["accuracy"]["value"] for seed in (1, 3)]
-    assert found["value"]["mae-7"] == pytest.approx(np.mean(kept))
+    results = read_scores(tmp_path).query("score == 'accuracy'").set_index("system")
+    sound = [run_scores(tmp_path, "mae-7", seed)["accuracy"]["value"] for seed in (1, 3)]
+    assert results["value"]["mae-7"] == pytest.approx(np.mean(sound))
     write_report(tmp_path)
     page = Page(tmp_path / "report.html")
-    first = told(tmp_path).splitlines()[0]
+    first = read_verdict(tmp_path).splitlines()[0]
     assert first.startswith("4 of 9 runs are in no mean: ") and first in page.text
     assert "tim-seed1 (not finished)" in first and "mae-7-seed2 (diverged)" in first
     assert "1 diverged" in page.row("mae-7")["Seeds"]
@@ -224,32 +215,29 @@ def test_without_a_baseline_nothing_is_compared(tmp_path, systems):
     write_compared(tmp_path, systems, (1, 2), diverged=["standard-seed1", "standard-seed2"])
     page = Page(write_report(tmp_path))
     assert ("Difference" in page.row("mae-7")) == (len(systems) > 1)
-    assert "mae-7 has the best accuracy: " in told(tmp_path)
-    assert "It is not compared" in told(tmp_path) and "winner" not in told(tmp_path)
-    assert results(tmp_path)["corrected_p"].isna().all()
+    assert "mae-7 has the best accuracy: " in read_verdict(tmp_path)
+    assert "It is not compared" in read_verdict(tmp_path) and "winner" not in read_verdict(tmp_path)
+    assert read_scores(tmp_path)["corrected_p"].isna().all()
 
 
-@pytest.mark.parametrize("why", ["missing", "diverged"])
-def test_without_any_result_there_is_a_page(tmp_path, why):
-    write_compared(tmp_path, TWO, [1], **{why: ["standard-seed1", "mae-7-seed1"]})
+@pytest.mark.parametrize("reason", ["missing", "diverged"])
+def test_without_any_result_there_is_a_page(tmp_path, reason):
+    write_compared(tmp_path, TWO, [1], **{reason: ["standard-seed1", "mae-7-seed1"]})
     page = Page(write_report(tmp_path))
     assert "2 of 2 runs are in no mean" in page.text and "nan" not in page.text.lower().split()
-    assert results(tmp_path).get("value", pd.Series()).isna().all()
+    assert read_scores(tmp_path).get("value", pd.Series()).isna().all()
     assert results_table(read_comparison(tmp_path)).row_count == 2
-    assert told(tmp_path).endswith("There is no result.")
+    assert read_verdict(tmp_path).endswith("There is no result.")
 
 
 def test_single_runs_have_no_star_and_no_p(tmp_path):
     write_compared(tmp_path, THREE, [1])
-    found = results(tmp_path)
-    assert not found["significant"].any() and set(found["variance_source"]) == {"items"}
-    assert told(tmp_path).startswith("No clear winner.")
-    assert "one seed cannot tell whether that is the chance of training" in told(tmp_path)
-    cells = [
-        str(cell)
-        for column in results_table(read_comparison(tmp_path)).columns
-        for cell in column.cells
-    ]
+    scores = read_scores(tmp_path)
+    assert not scores["significant"].any() and set(scores["variance_source"]) == {"items"}
+    assert read_verdict(tmp_path).startswith("No clear winner.")
+    assert "one seed cannot tell whether that is the chance of training" in read_verdict(tmp_path)
+    columns = results_table(read_comparison(tmp_path)).columns
+    cells = [str(cell) for column in columns for cell in column.cells]
     assert any("no p: single seeds" in cell for cell in cells)
     assert not any("p = " in cell or "p < " in cell or "*" in cell for cell in cells)
 
@@ -262,16 +250,16 @@ def test_single_runs_have_no_star_and_no_p(tmp_path):
 def test_the_verdict_names_the_best_system(tmp_path, systems, first):
     """By the score that ranks them, of which more may be better or less."""
     write_compared(tmp_path, systems, (1, 2), first=first)
-    said, name = told(tmp_path), ("accuracy", "surprise")[first]
-    found = results(tmp_path).query(FIRST).set_index("system")
-    ranked = found["value"].sort_values(ascending=bool(first))
+    text, name = read_verdict(tmp_path), ("accuracy", "surprise")[first]
+    results = read_scores(tmp_path).query(FIRST).set_index("system")
+    ranked = results["value"].sort_values(ascending=bool(first))
     best, digits = ranked.index[0], 3 if first else 1
-    assert f"{best} has the best {name}: {ranked.iloc[0]:.{digits}f}" in said
+    assert f"{best} has the best {name}: {ranked.iloc[0]:.{digits}f}" in text
     rival = best if best != systems[0] else ranked.index[1]
-    apart = f"{found['difference'][rival]:+.{digits}f}".replace("-", "−")
-    assert f"{rival} differs from the baseline {systems[0]} by {apart}" in said
-    assert ("a significant difference" in said) == bool(found["significant"][rival])
-    assert ("chosen for its score" in said) == (len(systems) > 2)
+    difference = f"{results['difference'][rival]:+.{digits}f}".replace("-", "−")
+    assert f"{rival} differs from the baseline {systems[0]} by {difference}" in text
+    assert ("a significant difference" in text) == bool(results["significant"][rival])
+    assert ("chosen for its score" in text) == (len(systems) > 2)
 
 
 # --- what the heads did -------------------------------------------------------------------------
@@ -279,13 +267,13 @@ def test_the_verdict_names_the_best_system(tmp_path, systems, first):
 
 def test_the_heads_of_each_system_are_those_of_the_last_validation(folder, page):
     row = page.row("mae-7", "Busiest")
-    last = [read(folder, "mae-7", seed)["history"][-1] for seed in (1, 2)]
+    last = [read_result(folder, "mae-7", seed)["history"][-1] for seed in (1, 2)]
     multiples = [
-        8 * np.mean([of[f"share {place}/{unit}"] for of in last])
+        8 * np.mean([record[f"share {place}/{unit}"] for record in last])
         for place in ("encoder_self.0", "decoder_self.0")
         for unit in range(8)
     ]
-    entropy = np.mean([of["entropy encoder_self.0"] / np.log(8) for of in last])
+    entropy = np.mean([record["entropy encoder_self.0"] / np.log(8) for record in last])
     for heading, value in {"Busiest": max(multiples), "Least busy": min(multiples)}.items():
         assert numbers(row[heading])[0].is_of(value)
     assert numbers(row["Entropy"])[0].is_of(entropy) and row["Decides on"].strip() == "expert"
@@ -299,12 +287,12 @@ def test_the_heads_of_each_system_are_those_of_the_last_validation(folder, page)
 
 
 @pytest.mark.parametrize("width", [40, 200])
-def test_numbers_in_a_terminal_are_whole(folder, found, width):
+def test_numbers_in_a_terminal_are_whole(folder, scores, width):
     console = Console(width=width, file=io.StringIO(), record=True)
     console.print(results_table(read_comparison(folder)), crop=False)
     text = console.export_text()
     assert "…" not in text
-    row = found.query(FIRST).set_index("system").loc["mae-7"]
+    row = scores.query(FIRST).set_index("system").loc["mae-7"]
     for value in (row["value"], row["low"], row["high"], row["difference"]):
         assert f"{abs(value):.1f}" in text
     assert ("too few seeds" in text) == np.isnan(row["diff_low"])
@@ -312,8 +300,8 @@ def test_numbers_in_a_terminal_are_whole(folder, found, width):
 
 def test_samples_that_differ_come_first(page):
     (table,) = (t for t in page.tables if "Text" in map(str.strip, t[0]))
-    made = [" ".join(row[-1].split()) for row in table[1:] if row[-2].strip() in THREE]
-    assert len(set(made[:3])) == 3 and len(set(made[3:6])) == 1
+    outputs = [" ".join(row[-1].split()) for row in table[1:] if row[-2].strip() in THREE]
+    assert len(set(outputs[:3])) == 3 and len(set(outputs[3:6])) == 1
 
 
 def test_pictures_that_all_systems_share_are_shown_once(page):

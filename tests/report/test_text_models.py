@@ -10,7 +10,7 @@ import transformers as tf
 from support.tiny_tasks import answer, run, write_lines
 
 import headwise as hw
-from headwise.data.tokenizers import TokenizerSettings, learned
+from headwise.data.tokenizers import TokenizerSettings, learn_tokenizer
 from headwise.report.text_models import hide_words, open_plain, text_batch
 
 TEXTS = ["open the file", "close the file again", "the kernel is dead", "read every page of it"]
@@ -47,7 +47,7 @@ TARGETS = {"marian": "close it"}
 def saved(tmp_path_factory):
     """The folder of each model, with its tokenizer beside it."""
     folder = tmp_path_factory.mktemp("models")
-    tokenizer = learned(2 * TEXTS, TokenizerSettings(vocab_size=300), "masked")
+    tokenizer = learn_tokenizer(2 * TEXTS, TokenizerSettings(vocab_size=300), "masked")
     for name, (kind, settings) in MODELS.items():
         torch.manual_seed(0)
         model = kind(kind.config_class(vocab_size=len(tokenizer), **settings))
@@ -90,13 +90,12 @@ def test_pruned_heads_stay_away_and_gates_beside_a_model_are_loaded(saved, tmp_p
     torch.testing.assert_close(open_plain(tmp_path / "pruned")[0](**batch).logits, expected)
     gated = shutil.copytree(saved / "gpt2", tmp_path / "gated")
     hw.save_gates(hw.gate_heads(open_plain(gated)[0], "gated"), gated)
-    (found,) = answer(*_line(gated, tmp_path, TEXTS), "--ablation-level", "none")[
-        "findings"
-    ].values()
-    assert any("does" in said and "head" in said for said in found)
+    result = answer(*_command(gated, tmp_path, TEXTS), "--ablation-level", "none")
+    (findings,) = result["findings"].values()
+    assert any("does" in text and "head" in text for text in findings)
 
 
-def _line(model, folder, texts):
+def _command(model, folder, texts):
     file = folder / "text.txt"
     write_lines(file, texts)
     return "analyse", model, "--text", file, "--output", folder / "page"
@@ -104,14 +103,14 @@ def _line(model, folder, texts):
 
 @pytest.mark.parametrize("name", ["gpt2", "bert"])
 def test_language_models_are_analysed_on_a_text(saved, tmp_path, name):
-    found = answer(*_line(saved / name, tmp_path, 3 * TEXTS))
-    assert "12 lines" in found["data"][name]
-    assert any("Of the 6 heads" in said for said in found["findings"][name])
-    assert Path(found["page"]).is_file()
+    result = answer(*_command(saved / name, tmp_path, 3 * TEXTS))
+    assert "12 lines" in result["data"][name]
+    assert any("Of the 6 heads" in text for text in result["findings"][name])
+    assert Path(result["page"]).is_file()
 
 
 @pytest.mark.parametrize(
-    ("line", "said"),
+    ("command", "message"),
     [
         ("analyse gpt2", "which has no data: add --text FILE"),
         ("analyse gpt2 --text text --split train", "neither --set nor --split"),
@@ -123,19 +122,19 @@ def test_language_models_are_analysed_on_a_text(saved, tmp_path, name):
         ("analyse nobody/nothing --text text", "is no folder, and no name on the hub"),
     ],
 )
-def test_what_is_wrong_is_said(saved, tmp_path, monkeypatch, line, said):
+def test_what_is_wrong_is_said(saved, tmp_path, monkeypatch, command, message):
     monkeypatch.chdir(shutil.copytree(saved, tmp_path / "here"))
     Path("without").mkdir()
     Path("broken").mkdir()
     Path("broken/config.json").write_text(json.dumps({}))
     for name in ("config.json", "model.safetensors"):
         shutil.copy(Path("gpt2") / name, "without")
-    if "infinite" in line:
+    if "infinite" in command:
         model, tokenizer = open_plain("gpt2")
         model.lm_head.weight.data[0] = torch.inf
         model.save_pretrained("infinite")
         tokenizer.save_pretrained("infinite")
     for name, text in {"text": "open the file", "nothing": " "}.items():
         write_lines(Path(name), [text])
-    done = run(*line.split())
-    assert done.exit_code == 2 and said in done.output.replace("\n", ""), done.output
+    result = run(*command.split())
+    assert result.exit_code == 2 and message in result.output.replace("\n", ""), result.output

@@ -13,9 +13,9 @@ pytestmark = pytest.mark.nightly
 
 
 def free_port():
-    with socket.socket() as held:
-        held.bind(("127.0.0.1", 0))
-        return held.getsockname()[1]
+    with socket.socket() as server:
+        server.bind(("127.0.0.1", 0))
+        return server.getsockname()[1]
 
 
 @pytest.fixture(scope="module")
@@ -42,7 +42,7 @@ def address(recipe, tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def here(recipe, tmp_path_factory):
+def local_runs(recipe, tmp_path_factory):
     """The runs of two systems, trained in this process one by one."""
     folder = tmp_path_factory.mktemp("runs") / "here"
     headwise(*command(recipe, folder, "standard,gated"))
@@ -53,77 +53,72 @@ def command(recipe, folder, systems, *options):
     return ("compare", recipe, "--systems", systems, "--output", folder, *OWN_CODE, *options)
 
 
-def ended(running):
+def outcome(process):
     """The status of a command, and what it said."""
-    output, errors = running.communicate(timeout=400)
-    return running.returncode, output + errors
+    output, errors = process.communicate(timeout=400)
+    return process.returncode, output + errors
 
 
-def wait_for_work(running, at_work, run):
+def wait_for_work(process, at_work, run):
     """Waits until `troubled` is in its fourth step, behind a checkpoint.
 
     Returns:
         The process of the run and that of its worker.
     """
-    until = time.monotonic() + 300
+    deadline = time.monotonic() + 300
     while not at_work.exists() or not has_checkpoint(run):
-        if running.poll() is not None:
-            pytest.fail("\n".join(running.communicate()))
-        assert time.monotonic() < until
+        if process.poll() is not None:
+            pytest.fail("\n".join(process.communicate()))
+        assert time.monotonic() < deadline
         time.sleep(0.1)
     return map(int, at_work.read_text().split())
 
 
 def test_runs_on_a_cluster_are_those_of_one_process_and_one_that_raises_is_told(
-    recipe, address, here, tmp_path, trouble
+    recipe, address, local_runs, tmp_path, trouble
 ):
     trouble("raises")
     systems = "standard,gated,troubled"
-    running = start(*command(recipe, tmp_path / "runs", systems, "--ray-address", address))
-    status, said = ended(running)
-    assert status == 1 and "troubled" in said and "no heads today" in said
-    there = runs(tmp_path / "runs")
-    assert {name: result(run) for name, run in there.items()} == {
-        name: result(run) for name, run in here.items()
-    }
+    process = start(*command(recipe, tmp_path / "runs", systems, "--ray-address", address))
+    status, text = outcome(process)
+    assert status == 1 and "troubled" in text and "no heads today" in text
+    results = {name: result(run) for name, run in runs(tmp_path / "runs").items()}
+    assert results == {name: result(run) for name, run in local_runs.items()}
     assert missing(tmp_path / "runs") == ["troubled-seed1"]
 
 
-@pytest.mark.parametrize("who", ["run", "worker"])
+@pytest.mark.parametrize("victim", ["run", "worker"])
 def test_a_run_whose_process_or_worker_is_killed_goes_on_to_the_same_result(
-    recipe, address, here, tmp_path, trouble, who
+    recipe, address, local_runs, tmp_path, trouble, victim
 ):
     at_work = trouble("waits")
     folder = tmp_path / "runs"
-    running = start(*command(recipe, folder, "troubled,gated", "--ray-address", address))
-    run, worker = wait_for_work(running, at_work, folder / "troubled-seed1")
-    os.kill(run if who == "run" else worker, signal.SIGKILL)
+    line = command(recipe, folder, "troubled,gated", "--ray-address", address)
+    process = start(*line)
+    run, worker = wait_for_work(process, at_work, folder / "troubled-seed1")
+    os.kill(run if victim == "run" else worker, signal.SIGKILL)
     trouble(None)
-    status, said = ended(running)
+    status, text = outcome(process)
     if status != 0:  # the next command goes on, where this one says that the run was lost
-        assert who == "run" and "troubled" in said and "SIGKILL" in said
-        assert (
-            ended(start(*command(recipe, folder, "troubled,gated", "--ray-address", address)))[0]
-            == 0
-        )
+        assert victim == "run" and "troubled" in text and "SIGKILL" in text
+        assert outcome(start(*line))[0] == 0
     # `troubled` is the standard system, once its trouble is over.
-    assert result(folder / "troubled-seed1") == result(here["standard-seed1"])
-    assert result(folder / "gated-seed1") == result(here["gated-seed1"])
+    assert result(folder / "troubled-seed1") == result(local_runs["standard-seed1"])
+    assert result(folder / "gated-seed1") == result(local_runs["gated-seed1"])
 
 
 def test_ctrl_c_stops_the_cluster_and_the_same_command_goes_on(
-    recipe, address, here, tmp_path, trouble
+    recipe, address, local_runs, tmp_path, trouble
 ):
     at_work = trouble("waits")
     folder = tmp_path / "runs"
-    running = start(
-        *command(recipe, folder, "troubled", "--ray-address", address), start_new_session=True
-    )
-    wait_for_work(running, at_work, folder / "troubled-seed1")
-    os.killpg(running.pid, signal.SIGINT)
+    line = command(recipe, folder, "troubled", "--ray-address", address)
+    process = start(*line, start_new_session=True)
+    wait_for_work(process, at_work, folder / "troubled-seed1")
+    os.killpg(process.pid, signal.SIGINT)
     time.sleep(3)
     trouble(None)  # the step at hand is finished
-    assert ended(running)[0] == 130
+    assert outcome(process)[0] == 130
     assert not runs(folder) and has_checkpoint(folder / "troubled-seed1")
-    assert ended(start(*command(recipe, folder, "troubled", "--ray-address", address)))[0] == 0
-    assert result(folder / "troubled-seed1") == result(here["standard-seed1"])
+    assert outcome(start(*line))[0] == 0
+    assert result(folder / "troubled-seed1") == result(local_runs["standard-seed1"])

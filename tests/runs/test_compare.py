@@ -53,13 +53,13 @@ def compared(recipe, tmp_path_factory):
     with watched() as seen:
         compare(recipe, folder, "standard", "--seeds", "1")
         first = files_of(folder / "standard-seed1")
-        once = len(seen)
+        count = len(seen)
         compare(recipe, folder, "standard,gated", *SEEDS)
-    of_runs = [
-        [each.batches for each in part if each.batches] for part in (seen[:once], seen[once:])
-    ]
+    earlier, later = (
+        [each.batches for each in part if each.batches] for part in (seen[:count], seen[count:])
+    )
     names = ["standard-seed1", "gated-seed1", "standard-seed2", "gated-seed2"]
-    batches = dict(zip(names, [of_runs[0][0], *of_runs[1][:3]], strict=True))
+    batches = dict(zip(names, [earlier[0], *later[:3]], strict=True))
     return SimpleNamespace(folder=folder, runs=runs(folder), batches=batches, first=first)
 
 
@@ -93,12 +93,12 @@ def test_each_seed_has_an_order_and_weights_of_its_own(compared):
     for name in ("standard", "gated"):
         first, second = (f"{name}-seed{seed}" for seed in (1, 2))
         assert compared.batches[first] != compared.batches[second]
-        of_first, of_second = (weights(compared.runs[run]) for run in (first, second))
-        matrices = [key for key, weight in of_first.items() if weight.dim() == 2]
+        tensors = [weights(compared.runs[run]) for run in (first, second)]
+        matrices = [key for key, weight in tensors[0].items() if weight.dim() == 2]
         assert matrices
         for key in matrices:  # far apart: other starts, and not some steps from the same one
-            both = torch.stack([of_first[key], of_second[key]]).flatten(1)
-            assert torch.corrcoef(both)[0, 1] < 0.9
+            pair = torch.stack([tensors[0][key], tensors[1][key]]).flatten(1)
+            assert torch.corrcoef(pair)[0, 1] < 0.9
 
 
 # What it says
@@ -114,37 +114,37 @@ def test_all_runs_are_scored_on_the_test_part_and_their_rows_give_the_score(comp
     assert len(labels) == PARTS["test"]
     for run in compared.runs.values():
         outputs = (run / "outputs.txt").read_text(encoding="utf-8").splitlines()
-        found = [label == made for label, made in zip(labels, outputs, strict=True)]
-        assert rows(run) == [[float(is_right), 1.0] for is_right in found]
+        hits = [label == output for label, output in zip(labels, outputs, strict=True)]
+        assert rows(run) == [[float(is_right), 1.0] for is_right in hits]
         assert score(run) == pytest.approx(right(run).mean(), abs=1e-9)
     assert len({score(run) for run in compared.runs.values()}) > 1
 
 
 def test_means_and_intervals_over_seeds_and_items_follow_from_the_rows(compared):
-    of = {
+    systems = {
         name: judged.by_items([right(compared.runs[f"{name}-seed{seed}"]) for seed in (1, 2)])
         for name in ("standard", "gated")
     }
-    for name, system in of.items():
-        said, wanted = found(compared.folder, name), judged.mean(system)
-        assert said["value"] == pytest.approx(wanted.value) and said["reason"] == wanted.reason
+    for name, system in systems.items():
+        row, mean = found(compared.folder, name), judged.mean(system)
+        assert row["value"] == pytest.approx(mean.value) and row["reason"] == mean.reason
         for end in ("low", "high"):
-            assert said[end] == pytest.approx(getattr(wanted, end), nan_ok=True)
-    wanted = judged.difference(of["gated"], of["standard"])
-    assert said["difference"] == pytest.approx(wanted.value)
-    expected = math.nan if wanted.reason else wanted.p  # too few seeds for an interval or a test
+            assert row[end] == pytest.approx(getattr(mean, end), nan_ok=True)
+    difference = judged.difference(systems["gated"], systems["standard"])
+    assert row["difference"] == pytest.approx(difference.value)
+    p = math.nan if difference.reason else difference.p  # too few seeds for an interval or a test
     for name in ("p", "corrected_p"):
-        assert said[name] == pytest.approx(expected, nan_ok=True)
+        assert row[name] == pytest.approx(p, nan_ok=True)
     assert math.isnan(found(compared.folder, "standard")["difference"])
 
 
 def test_comparison_json_says_what_is_compared_and_its_times(compared):
-    of = comparison(compared.folder)
-    assert of["runs"] == {name: name.partition("-seed")[0] for name in compared.runs}
-    assert list(of["systems"]) == ["standard", "gated"] == list(of["step_times"])
-    assert of["step_times"]["standard"]["value"] == 1.0
-    assert all(size["rows"] == PARTS[part] for part, size in of["facts"].items())
-    assert not of["decoding_times"]  # a classifier generates nothing
+    document = comparison(compared.folder)
+    assert document["runs"] == {name: name.partition("-seed")[0] for name in compared.runs}
+    assert list(document["systems"]) == ["standard", "gated"] == list(document["step_times"])
+    assert document["step_times"]["standard"]["value"] == 1.0
+    assert all(size["rows"] == PARTS[part] for part, size in document["facts"].items())
+    assert not document["decoding_times"]  # a classifier generates nothing
 
 
 def test_the_history_of_a_run_has_a_row_for_each_step_at_which_something_was_recorded(compared):
@@ -160,12 +160,12 @@ def test_the_history_of_a_run_has_a_row_for_each_step_at_which_something_was_rec
 def test_what_systems_decide_is_followed_over_the_training(recipe, tmp_path):
     headwise("train", recipe, "--system", "gated", "--output", tmp_path / "run",
            "--set", "training.snapshots=true", *OWN_CODE)  # fmt: skip
-    found = json.loads((tmp_path / "run" / "result.json").read_text())
-    assert set(found["units"].values()) == {"head"}
-    (place, *_), rows = found["units"], found["history"]
-    looked = [row for row in rows if f"entropy {place}" in row]
-    assert [row["step"] for row in looked] == list(range(0, STEPS + 1, EVALUATE_EVERY))
-    for row in looked:
+    document = json.loads((tmp_path / "run" / "result.json").read_text())
+    assert set(document["units"].values()) == {"head"}
+    (place, *_), rows = document["units"], document["history"]
+    snapshots = [row for row in rows if f"entropy {place}" in row]
+    assert [row["step"] for row in snapshots] == list(range(0, STEPS + 1, EVALUATE_EVERY))
+    for row in snapshots:
         shares = [value for key, value in row.items() if key.startswith(f"share {place}/")]
         assert sum(shares) == pytest.approx(1, abs=1e-4)
         assert 0 < row[f"entropy {place}"] <= row[f"even entropy {place}"]
@@ -178,11 +178,11 @@ def test_only_what_is_new_is_trained_and_further_test_sets_are_scored(compared, 
     after = files_of(compared.folder / "standard-seed1")
     for name in ("result.json", "model/model.safetensors"):  # the first has what the clock measured
         assert after[name] == compared.first[name]
-    more = f"data.tests.more.files.test={recipe.parent}/validation.tsv"
+    change = f"data.tests.more.files.test={recipe.parent}/validation.tsv"
     with watched() as seen:
         compare(recipe, copied, "standard,gated", *SEEDS)
         assert not any(each.evaluated for each in seen)
-        compare(recipe, copied, "standard,gated", *SEEDS, "--set", more)
+        compare(recipe, copied, "standard,gated", *SEEDS, "--set", change)
     texts = {*tokens_of(recipe.parent, "validation", compared.runs["gated-seed1"])}
     assert [each.evaluated for each in seen if each.evaluated] == [texts] * 4  # no test text again
     for name, run in runs(copied).items():
@@ -208,15 +208,15 @@ def test_printed_commands_train_what_the_command_would(compared, recipe, tmp_pat
 
 def test_of_runs_that_raise_or_diverge_the_others_know_nothing(compared, copied, recipe, trouble):
     trouble("raises")
-    said = compare(recipe, copied, "standard,troubled,diverging", status=1)
-    assert "troubled" in said and "no heads today" in said
+    text = compare(recipe, copied, "standard,troubled,diverging", status=1)
+    assert "troubled" in text and "no heads today" in text
     assert missing(copied) == ["troubled-seed1"]
     run = result(copied / "diverging-seed1")
     assert math.isnan(float(run["validation_loss"]))
     assert run["steps"] == EVALUATE_EVERY  # it ends where it is seen
     # Its scores count for nothing, and are no difference.
-    of_diverging = found(copied, "diverging")
-    assert math.isnan(of_diverging["value"]) and math.isnan(of_diverging["difference"])
+    row = found(copied, "diverging")
+    assert math.isnan(row["value"]) and math.isnan(row["difference"])
     assert found(copied, "standard")["value"] == score(compared.runs["standard-seed1"])
     assert result(copied / "standard-seed1") == result(compared.runs["standard-seed1"])
 
@@ -241,12 +241,12 @@ def test_of_runs_side_by_side_those_that_raise_or_are_killed_take_no_other_with_
 ):
     trouble("raises SIGKILL")  # with seeds 2 and 1
     shutil.rmtree(copied / "gated-seed2")
-    said = compare(recipe, copied, "gated,troubled", *SEEDS, "--jobs", "3", status=1)
-    assert "raise RuntimeError" in said  # the last lines of its log
+    text = compare(recipe, copied, "gated,troubled", *SEEDS, "--jobs", "3", status=1)
+    assert "raise RuntimeError" in text  # the last lines of its log
     failed = {"troubled-seed1": "SIGKILL", "troubled-seed2": "no heads today"}
     for name, reason in failed.items():
-        told = [line for line in said.splitlines() if name in line and reason in line]
-        assert len(told) == 2  # when it failed, and at the end
+        lines = [line for line in text.splitlines() if name in line and reason in line]
+        assert len(lines) == 2  # when it failed, and at the end
     assert missing(copied) == list(failed)
     trouble(None)
     compare(recipe, copied, "gated,troubled", *SEEDS)
@@ -254,8 +254,8 @@ def test_of_runs_side_by_side_those_that_raise_or_are_killed_take_no_other_with_
     # `troubled` is the standard system, once its trouble is over.
     for name, run in runs(copied).items():
         assert result(run) == result(compared.runs[name.replace("troubled", "standard")])
-    of_jobs, of_one = weights(copied / "gated-seed2"), weights(compared.runs["gated-seed2"])
-    assert all(torch.equal(of_jobs[name], weight) for name, weight in of_one.items())
+    tensors, expected = weights(copied / "gated-seed2"), weights(compared.runs["gated-seed2"])
+    assert all(torch.equal(tensors[name], weight) for name, weight in expected.items())
 
 
 # Of one size, on several data
@@ -276,19 +276,19 @@ def test_matched_systems_have_as_many_parameters_as_the_first(compared, recipe, 
 
 
 @pytest.mark.parametrize(
-    ("options", "named"),
+    ("options", "word"),
     [
         (("systems.moa.model.attention.size=2K4E512D", "seeds=[1]"), "moa"),
         (("datasets.same={}", "datasets.wrong.files.train=nowhere.tsv"), "nowhere.tsv"),
     ],
 )
 def test_what_cannot_be_compared_is_told_before_anything_is_trained(
-    recipe, tmp_path, options, named
+    recipe, tmp_path, options, word
 ):
     """A size that no width gives, and data that cannot be read."""
-    changes = [each for option in options for each in ("--set", option)]
+    changes = [part for option in options for part in ("--set", option)]
     changes += ["--match", "parameters"]
-    assert named in compare(recipe, tmp_path / "runs", "standard,moa", *changes, status=2)
+    assert word in compare(recipe, tmp_path / "runs", "standard,moa", *changes, status=2)
     assert not list(tmp_path.rglob("*-seed1"))
 
 
@@ -296,15 +296,14 @@ def test_data_sets_side_by_side_are_those_alone(compared, recipe, tmp_path):
     (tmp_path / "other").mkdir()
     write_part(tmp_path / "other", "train", seed=9)
     other = f"datasets.other.files.train={tmp_path}/other/train.tsv"
-    datasets = [other, "datasets.same={}"]
-    changes = [each for dataset in datasets for each in ("--set", dataset)]
+    changes = ("--set", other, "--set", "datasets.same={}")
     compare(recipe, tmp_path / "runs", "standard", *changes)
-    others = {name: runs(tmp_path / "runs" / name) for name in ("other", "same")}
+    folders = {name: tmp_path / "runs" / name / "standard-seed1" for name in ("other", "same")}
     alone = result(compared.runs["standard-seed1"])
-    assert result(others["same"]["standard-seed1"]) == alone
-    assert result(others["other"]["standard-seed1"])["validation_loss"] != alone["validation_loss"]
+    assert result(folders["same"]) == alone
+    assert result(folders["other"])["validation_loss"] != alone["validation_loss"]
     for name, files in (("other", tmp_path / "other"), ("same", recipe.parent)):
-        trained_on = recipe_of(others[name]["standard-seed1"])["data"]["files"]["train"]
+        trained_on = recipe_of(folders[name])["data"]["files"]["train"]
         assert trained_on == f"{files}/train.tsv"
 
 

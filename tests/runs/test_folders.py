@@ -19,17 +19,17 @@ TEXTS = ["red green blue red", "old long square short round"]
 
 
 def train(recipe, folder, *options, system="standard", status=0):
-    given = ("--system", system, "--output", folder, *OWN_CODE, *options)
-    return headwise("train", recipe, *given, status=status).output
+    options = ("--system", system, "--output", folder, *OWN_CODE, *options)
+    return headwise("train", recipe, *options, status=status).output
 
 
-def evaluated(run):
+def evaluate(run):
     return answer("evaluate", run)["scores"][0]["value"]
 
 
-def predicted(run, texts=TEXTS):
-    given = [each for text in texts for each in ("--text", text)]
-    lines = [line.split("\t") for line in answer("predict", run, *given)["predictions"]]
+def predict(run, texts=TEXTS):
+    options = [word for text in texts for word in ("--text", text)]
+    lines = [line.split("\t") for line in answer("predict", run, *options)["predictions"]]
     return [{"label": label, "probability": float(number)} for label, number in lines]
 
 
@@ -62,28 +62,28 @@ def away(folder):
 
 @pytest.mark.parametrize("name", ["moved", "my runs – Übung [b] 走"])
 def test_a_run_that_was_moved_is_evaluated_used_and_loaded(run, recipe, name):
-    before, answered = score(run), predicted(run)
+    before, predictions = score(run), predict(run)
     moved = run.rename(run.parent / name)
-    assert evaluated(moved) == pytest.approx(before, abs=1e-9)
+    assert evaluate(moved) == pytest.approx(before, abs=1e-9)
     files = files_of(moved)
     train(recipe, moved)  # it is finished
     assert files_of(moved) == files
     with away(recipe.parent):  # neither the data nor the recipe
-        assert predicted(moved) == answered
+        assert predict(moved) == predictions
         tokenizer = AutoTokenizer.from_pretrained(moved / "model")
         model = AutoModelForSequenceClassification.from_pretrained(moved / "model").eval()
-        for text, expected in zip(TEXTS, answered, strict=True):
+        for text, expected in zip(TEXTS, predictions, strict=True):
             with torch.no_grad():
-                found = model(**tokenizer(text, return_tensors="pt")).logits.softmax(-1)[0]
-            assert model.config.id2label[int(found.argmax())] == expected["label"]
-            assert float(found.max()) == pytest.approx(expected["probability"], abs=6e-5)
+                shares = model(**tokenizer(text, return_tensors="pt")).logits.softmax(-1)[0]
+            assert model.config.id2label[int(shares.argmax())] == expected["label"]
+            assert float(shares.max()) == pytest.approx(expected["probability"], abs=6e-5)
 
 
 @pytest.mark.parametrize("part", ["validation", "test"])
 def test_the_score_of_a_part_is_that_of_what_is_predicted_for_its_texts(finished, recipe, part):
     labels = texts_of(recipe.parent, part)
-    made = predicted(finished, [*labels])
-    right = [each["label"] == label for each, label in zip(made, labels.values(), strict=True)]
+    pairs = zip(predict(finished, [*labels]), labels.values(), strict=True)
+    right = [prediction["label"] == label for prediction, label in pairs]
     value = answer("evaluate", finished, "--split", part)["scores"][0]["value"]
     assert value == pytest.approx(100 * sum(right) / len(right), abs=1e-9)
 
@@ -94,7 +94,7 @@ def test_what_a_file_manager_leaves_is_no_part_of_a_run(run, recipe, tmp_path):
         (folder / ".DS_Store").write_bytes(b"\x00\x00\x00\x01Bud1")
     before = result(run)
     train(recipe, run)
-    assert result(run) == before and evaluated(run) == score(run) and predicted(run)
+    assert result(run) == before and evaluate(run) == score(run) and predict(run)
     train(recipe, tmp_path / "new")
     assert result(tmp_path / "new") == result(run)
 
@@ -112,8 +112,8 @@ def test_what_a_file_manager_leaves_is_no_part_of_a_run(run, recipe, tmp_path):
 )
 def test_the_folder_of_another_recipe_is_refused_with_the_difference(run, recipe, key, before, now):
     files = files_of(run)
-    said = train(recipe, run, "--set", f"{key}={now}", status=2)
-    assert all(str(known) in said for known in (run, key, before, now))
+    text = train(recipe, run, "--set", f"{key}={now}", status=2)
+    assert all(str(part) in text for part in (run, key, before, now))
     assert files_of(run) == files
 
 
@@ -128,10 +128,10 @@ def test_a_run_does_not_go_on_with_other_data(run, recipe):
     files = files_of(run)
     write_part(recipe.parent, "train", seed=9)
     try:
-        said = train(recipe, run, status=2)
+        text = train(recipe, run, status=2)
     finally:
         write_part(recipe.parent, "train", seed=0)
-    assert str(run) in said and "data have changed" in said
+    assert str(run) in text and "data have changed" in text
     assert files_of(run) == files
 
 
@@ -144,9 +144,9 @@ def test_of_two_processes_one_is_refused_and_a_killed_one_holds_nothing(
         app(["train", str(recipe), "--system", "troubled", "--output", str(folder), *OWN_CODE])
 
     first = begun(work, tmp_path / "said")
-    until = time.monotonic() + 240
+    deadline = time.monotonic() + 240
     while not at_work.exists():
-        assert first.is_alive() and time.monotonic() < until
+        assert first.is_alive() and time.monotonic() < deadline
         time.sleep(0.05)
     before = files_of(folder)
     second = forked(work)
@@ -165,11 +165,11 @@ def test_of_two_processes_one_is_refused_and_a_killed_one_holds_nothing(
 
 
 def test_a_finished_run_in_a_read_only_folder_is_evaluated_and_used(run):
-    before, answered = score(run), predicted(run)
+    before, predictions = score(run), predict(run)
 
     def work():
-        assert evaluated(run) == pytest.approx(before, abs=1e-9)
-        assert predicted(run) == answered
+        assert evaluate(run) == pytest.approx(before, abs=1e-9)
+        assert predict(run) == predictions
 
     ended = forked(work, unwritable(run))
     assert ended.status == 0, ended.said
@@ -216,7 +216,7 @@ def test_results_are_json_also_of_a_run_that_has_diverged(recipe, tmp_path):
 @pytest.mark.parametrize("damage", ["cut", "binary"])
 @pytest.mark.parametrize("name", READ_BY)
 def test_a_damaged_file_is_named_or_made_anew(run, recipe, name, damage):
-    expected, answered, content = result(run), predicted(run), (run / name).read_bytes()
+    expected, predictions, content = result(run), predict(run), (run / name).read_bytes()
     commands = {
         "train": (recipe, "--system", "standard", "--output", run, *OWN_CODE),
         "evaluate": (run, "--json"),
@@ -230,6 +230,6 @@ def test_a_damaged_file_is_named_or_made_anew(run, recipe, name, damage):
         done = headwise(command, *commands[command], status=None)
         if done.exit_code == 0:  # then it has mended the file, and found what was there before
             assert command == "train"
-            assert result(run) == expected and predicted(run) == answered
+            assert result(run) == expected and predict(run) == predictions
         else:
             assert str((run / name).parent) in done.output

@@ -17,13 +17,13 @@ from headwise.recipes.recipe import load_recipe
 from headwise.runs import launching
 from headwise.runs.folder import init_run_folder
 from headwise.runs.launching import Launcher, Run, RunsFailed, train_all
-from headwise.runs.process import LOG, on_this_machine, train_command
+from headwise.runs.process import LOG, train_command, train_on_worker
 from headwise.training.trainer import Interrupted
 
 OWN_CODE = ["trouble_maker"]
 
 
-def made(recipe, folder, *names, changes=()):
+def make_runs(recipe, folder, *names, changes=()):
     """Runs that are to be trained, by `SYSTEM-seedN`."""
     runs = []
     for name in names:
@@ -34,7 +34,7 @@ def made(recipe, folder, *names, changes=()):
     return runs
 
 
-def trained(runs, jobs=1):
+def train(runs, jobs=1):
     """Trains runs; returns the printed text."""
     console = Console(file=io.StringIO(), width=200)
     try:
@@ -45,19 +45,19 @@ def trained(runs, jobs=1):
 
 
 @pytest.fixture(scope="module")
-def here(recipe, tmp_path_factory):
-    """What `standard` gives in this process; `troubled` gives it without trouble."""
-    runs = made(recipe, tmp_path_factory.mktemp("here"), "standard-seed1")
-    assert "standard-seed1: accuracy" in trained(runs)
+def expected(recipe, tmp_path_factory):
+    """The result of `standard` in this process; `troubled` gives it without trouble."""
+    runs = make_runs(recipe, tmp_path_factory.mktemp("expected"), "standard-seed1")
+    assert "standard-seed1: accuracy" in train(runs)
     return result(runs[0].folder)
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
 def test_runs_stop_with_the_command_however_it_ends_and_the_same_one_goes_on(
-    recipe, here, tmp_path, trouble, number
+    recipe, expected, tmp_path, trouble, number
 ):
     at_work = trouble("waits")
-    runs = made(recipe, tmp_path, "troubled-seed1")
+    runs = make_runs(recipe, tmp_path, "troubled-seed1")
     folder = runs[0].folder
 
     def work():
@@ -67,28 +67,28 @@ def test_runs_stop_with_the_command_however_it_ends_and_the_same_one_goes_on(
             sys.exit(130)
 
     starter = begun(work, tmp_path / "said")
-    until = time.monotonic() + 240
+    deadline = time.monotonic() + 240
     while not at_work.exists():
-        assert starter.is_alive() and time.monotonic() < until, (tmp_path / "said").read_text()
+        assert starter.is_alive() and time.monotonic() < deadline, (tmp_path / "said").read_text()
         time.sleep(0.05)
-    run = int(at_work.read_text().split()[0])
+    run_pid = int(at_work.read_text().split()[0])
     os.kill(starter.pid, number)
     time.sleep(1)
     trouble(None)  # the step at hand is finished
     starter.join(60)
     assert starter.exitcode == (130 if number == signal.SIGINT else -number)
-    while is_alive(run):
-        assert time.monotonic() < until
+    while is_alive(run_pid):
+        assert time.monotonic() < deadline
         time.sleep(0.05)
     assert runs[0].result() is None and (folder / "checkpoint-4").is_dir()
     assert "stopped at step 4" in (folder / LOG).read_text()
-    trained(runs)
-    assert result(folder) == here
+    train(runs)
+    assert result(folder) == expected
 
 
-def is_alive(process):
+def is_alive(pid):
     try:
-        os.kill(process, 0)
+        os.kill(pid, 0)
     except ProcessLookupError:
         return False
     return True
@@ -96,37 +96,38 @@ def is_alive(process):
 
 def test_runs_at_work_share_the_threads_and_the_gpus(recipe, tmp_path, monkeypatch):
     names = [f"standard-seed{seed}" for seed in range(1, 6)]
-    runs = made(recipe, tmp_path, *names)
+    runs = make_runs(recipe, tmp_path, *names)
     program = "import os; print(os.environ['CUDA_VISIBLE_DEVICES'], os.environ['OMP_NUM_THREADS'])"
     monkeypatch.setattr(launching, "train_command", lambda *_: ["-c", program])
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3,5,7,9")
     monkeypatch.setattr(torch, "get_num_threads", lambda: 9)
-    told = trained(runs, jobs=2)
-    assert "5 of 5 runs failed" in told and "ended before the run did" in told
-    found = [(run.folder / LOG).read_text().split() for run in runs]
-    assert {tuple(each) for each in found} == {("3", "4"), ("5", "4")}
+    text = train(runs, jobs=2)
+    assert "5 of 5 runs failed" in text and "ended before the run did" in text
+    printed = {tuple((run.folder / LOG).read_text().split()) for run in runs}
+    assert printed == {("3", "4"), ("5", "4")}
 
 
 def test_processes_that_share_a_run_give_one_result(recipe, tmp_path):
-    exact = ["model.dropout=0.0"]
-    (one,) = made(recipe, tmp_path / "one", "standard-seed1", changes=exact)
-    (two,) = made(recipe, tmp_path / "two", "standard-seed1", changes=exact)
-    trained([one])
+    changes = ["model.dropout=0.0"]
+    (alone,) = make_runs(recipe, tmp_path / "one", "standard-seed1", changes=changes)
+    (shared,) = make_runs(recipe, tmp_path / "two", "standard-seed1", changes=changes)
+    train([alone])
     torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
-    subprocess.run([sys.executable, *torchrun, *train_command(two.folder, OWN_CODE)], check=True)
-    assert two.result().validation_loss == pytest.approx(one.result().validation_loss, rel=1e-6)
-    of_one, of_two = ({path.name for path in run.folder.iterdir()} for run in (one, two))
-    assert of_two == of_one
+    subprocess.run([sys.executable, *torchrun, *train_command(shared.folder, OWN_CODE)], check=True)
+    loss = alone.result().validation_loss
+    assert shared.result().validation_loss == pytest.approx(loss, rel=1e-6)
+    names = [{path.name for path in run.folder.iterdir()} for run in (alone, shared)]
+    assert names[0] == names[1]
 
 
 def test_where_there_is_no_cluster_it_is_told_before_anything_is_read(recipe, tmp_path):
     pytest.importorskip("ray")
-    said = compare(recipe, tmp_path / "runs", "standard", "--ray-address", "auto", status=2)
-    assert "--ray-address is auto" in said and "reading" not in said
+    text = compare(recipe, tmp_path / "runs", "standard", "--ray-address", "auto", status=2)
+    assert "--ray-address is auto" in text and "reading" not in text
     assert not (tmp_path / "runs").exists()
 
 
 def test_a_machine_that_does_not_see_the_folder_says_so(tmp_path):
     folder = tmp_path / "run"
-    why = on_this_machine(train_command(folder), folder, tmp_path, {})
-    assert str(folder) in why and "--output" in why
+    reason = train_on_worker(train_command(folder), folder, tmp_path, {})
+    assert str(folder) in reason and "--output" in reason

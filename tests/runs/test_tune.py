@@ -19,7 +19,7 @@ from support.small_world import EVALUATE_EVERY, STEPS, tokens_of, watched
 from support.tiny_tasks import read_json
 
 from headwise.analysis.results import RunResult
-from headwise.runs.tuning import choose, combinations, name_of, parse_grid
+from headwise.runs.tuning import choose, combinations, parse_grid, try_name
 
 KEY = "training.learning_rate"
 RATES = [0.001, 0.02, 1e30]  # with the last of which no loss is a number
@@ -51,16 +51,16 @@ def test_all_systems_try_the_same_values_with_the_same_batches(tuned):
     assert [len(each) for each in batches] == 2 * [STEPS, STEPS, ends_early]
     assert all(each == batches[0][: len(each)] for each in batches)
     # The tries have a seed that no run has, so that none is favoured by its chance.
-    run = next(each.batches for each in tuned.runs if each.batches)
-    assert run != batches[0]
+    run_batches = next(each.batches for each in tuned.runs if each.batches)
+    assert run_batches != batches[0]
 
 
 def test_the_lowest_validation_loss_is_chosen_and_trained(tuned):
     for system in ("standard", "gated"):
-        of_system = tries(tuned.folder, system)
-        assert [math.isnan(each.loss) for each in of_system] == [False, False, True]
-        (best,) = (each for each in of_system if each.is_chosen)
-        assert best.loss == min(each.loss for each in of_system[:2])
+        attempts = tries(tuned.folder, system)
+        assert [math.isnan(each.loss) for each in attempts] == [False, False, True]
+        (best,) = (each for each in attempts if each.is_chosen)
+        assert best.loss == min(each.loss for each in attempts[:2])
         trained = recipe_of(tuned.folder / f"{system}-seed1")["training"]
         assert trained["learning_rate"] == best.values[KEY]
         assert (trained["max_steps"], trained["seed"]) == (STEPS, 1)
@@ -89,7 +89,7 @@ def test_tries_of_other_values_have_other_folders():
         "training.adam_betas=[0.9,0.98],[0.9,0.999]",
         "model.attention={system: moa, size: 2K4E8D},{system: moa, size: 4K4E8D},a/b",
     ]
-    names = [name_of(each) for each in combinations(parse_grid(options))]
+    names = [try_name(combination) for combination in combinations(parse_grid(options))]
     assert len(names) == len(set(names)) == 6
     assert not any("/" in name or len(name) > 200 for name in names)
 
@@ -111,7 +111,7 @@ def test_of_equal_losses_the_first_is_chosen_and_a_choice_at_the_edge_is_told(co
         for value, loss in zip(("0.001", "0.02", "1e+30"), losses, strict=True):
             set_loss(copied, system, value, loss)
         shutil.rmtree(copied / f"{system}-seed1")
-    said = compare(recipe, copied, "standard,gated", *GRID)
+    text = compare(recipe, copied, "standard,gated", *GRID)
     chosen = {
         system: [each.values[KEY] for each in tries(copied, system) if each.is_chosen]
         for system in ("standard", "gated")
@@ -119,24 +119,23 @@ def test_of_equal_losses_the_first_is_chosen_and_a_choice_at_the_edge_is_told(co
     assert chosen == {"standard": [0.001], "gated": [0.02]}
     for system, ((rate,)) in chosen.items():
         assert recipe_of(copied / f"{system}-seed1")["training"]["learning_rate"] == rate
-    told = {name: of["notes"] for name, of in comparison(copied)["tuning"].items()}
-    assert told["gated"] == []
-    (note,) = told["standard"]
-    assert f"{KEY}=0.001" in note and note in said.replace("\n", " ")
+    notes = {name: tuning["notes"] for name, tuning in comparison(copied)["tuning"].items()}
+    assert notes["gated"] == []
+    (note,) = notes["standard"]
+    assert f"{KEY}=0.001" in note and note in text.replace("\n", " ")
 
 
-def chosen_of(folder, system):
+def chosen_rate(folder, system):
     (best,) = (each for each in tries(folder, system) if each.is_chosen)
     return str(best.values[KEY])
 
 
 def test_runs_of_another_choice_do_not_pass_for_those_of_this_one(copied, recipe):
-    other = next(value for value in ("0.001", "0.02") if value != chosen_of(copied, "gated"))
+    other = next(value for value in ("0.001", "0.02") if value != chosen_rate(copied, "gated"))
     set_loss(copied, "gated", other, 0.0)
     before = result(copied / "gated-seed1")
-    said = compare(recipe, copied, "standard,gated", *GRID, status=2)
-    for known in ("gated-seed1", KEY, "0.02", "0.001"):
-        assert known in said
+    text = compare(recipe, copied, "standard,gated", *GRID, status=2)
+    assert all(part in text for part in ("gated-seed1", KEY, "0.02", "0.001"))
     assert result(copied / "gated-seed1") == before
 
 
@@ -162,7 +161,7 @@ def test_where_every_try_diverges_the_system_is_named_and_no_run_is_trained(reci
 
 
 @pytest.mark.parametrize(
-    ("options", "named"),
+    ("options", "words"),
     [
         (("--tune", "training.max_steps=5,6"), ["max_steps"]),  # one budget
         (("--tune", "training.seed=1,2"), ["seed"]),
@@ -176,8 +175,8 @@ def test_where_every_try_diverges_the_system_is_named_and_no_run_is_trained(reci
     ],
 )
 def test_what_would_be_unfair_to_tune_is_refused_before_anything_is_read(
-    recipe, tmp_path, options, named
+    recipe, tmp_path, options, words
 ):
-    said = compare(recipe, tmp_path / "runs", "standard", *options, status=2)
-    assert all(name in said for name in named)
+    text = compare(recipe, tmp_path / "runs", "standard", *options, status=2)
+    assert all(word in text for word in words)
     assert not (tmp_path / "runs").exists()

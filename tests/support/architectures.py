@@ -24,12 +24,12 @@ TINY = {"heads": 4, "key_heads": 2, "head_dim": 4, "layers": 2}
 
 
 def sizes() -> st.SearchStrategy[dict[str, int]]:
-    grouped = [(heads, keys) for heads in range(2, 7) for keys in range(1, 7) if heads % keys == 0]
-    drawn = st.tuples(st.sampled_from(grouped), st.sampled_from([4, 6]), st.integers(1, 2))
-    return drawn.map(lambda of: dict(zip(TINY, (*of[0], *of[1:]), strict=True)))
+    counts = [(heads, keys) for heads in range(2, 7) for keys in range(1, 7) if heads % keys == 0]
+    drawn = st.tuples(st.sampled_from(counts), st.sampled_from([4, 6]), st.integers(1, 2))
+    return drawn.map(lambda size: dict(zip(TINY, (*size[0], *size[1:]), strict=True)))
 
 
-_DROPS = (
+_DROPOUTS = (
     *("hidden_dropout_prob", "attention_probs_dropout_prob", "dropout_rate", "attention_dropout"),
     *("dropout", "activation_dropout", "attn_pdrop", "embd_pdrop", "resid_pdrop"),
 )
@@ -38,19 +38,19 @@ _DROPS = (
 def _settings(s: dict[str, int], family: str, more: dict[str, Any]) -> dict[str, Any]:
     """A configuration's settings: most of their names are understood by all classes."""
     width, layers, heads = s["heads"] * s["head_dim"], s["layers"], s["heads"]
-    made = {"vocab_size": VOCABULARY, "max_position_embeddings": 64, "intermediate_size": 8}
-    made |= {"hidden_size": width, "num_hidden_layers": layers, "num_attention_heads": heads}
-    made |= {"pad_token_id": PADDING, "bos_token_id": 2, "eos_token_id": 3}
-    made |= dict.fromkeys(_DROPS, 0.0)
+    settings = {"vocab_size": VOCABULARY, "max_position_embeddings": 64, "intermediate_size": 8}
+    settings |= {"hidden_size": width, "num_hidden_layers": layers, "num_attention_heads": heads}
+    settings |= {"pad_token_id": PADDING, "bos_token_id": 2, "eos_token_id": 3}
+    settings |= dict.fromkeys(_DROPOUTS, 0.0)
     if family == "llama":
-        made["num_key_value_heads"] = s["key_heads"]
+        settings["num_key_value_heads"] = s["key_heads"]
     if family in ("t5", "bart"):
-        made |= {"decoder_start_token_id": 2, "forced_eos_token_id": None}
-        made |= {"d_model": made.pop("hidden_size"), "d_kv": s["head_dim"] + 2, "d_ff": 8}
-        made |= {"num_layers": layers, "num_decoder_layers": layers}
-        for of in ("encoder", "decoder"):
-            made |= {f"{of}_layers": layers, f"{of}_attention_heads": heads, f"{of}_ffn_dim": 8}
-    return made | more
+        settings |= {"decoder_start_token_id": 2, "forced_eos_token_id": None}
+        settings |= {"d_model": settings.pop("hidden_size"), "d_kv": s["head_dim"] + 2, "d_ff": 8}
+        settings |= {"num_layers": layers, "num_decoder_layers": layers}
+        for x in ("encoder", "decoder"):
+            settings |= {f"{x}_layers": layers, f"{x}_attention_heads": heads, f"{x}_ffn_dim": 8}
+    return settings | more
 
 
 _WIDE, _SLIDES, _WHOLE = {"head_dim": 10}, {"sliding_window": 8}, {"partial_rotary_factor": 1.0}
@@ -111,8 +111,8 @@ def build(name: str, s: dict[str, int] = TINY, **options: Any) -> Any:
     kind, family, more = MODELS[name]
     if " " in family:
         names = family.replace("_", " ").split(" ", 1)
-        crossed = build(names[1], s, is_decoder=True, add_cross_attention=True)
-        model = getattr(tf, kind)(encoder=build(names[0], s).base_model, decoder=crossed)
+        decoder = build(names[1], s, is_decoder=True, add_cross_attention=True)
+        model = getattr(tf, kind)(encoder=build(names[0], s).base_model, decoder=decoder)
         for config in (model.config, model.generation_config):
             config.decoder_start_token_id, config.pad_token_id = 2, PADDING
     else:
@@ -161,13 +161,13 @@ _PROJECTIONS = ("o_proj", "out_proj", "output.dense", "c_proj", "dense", "out_li
 
 def attentions(model: nn.Module) -> dict[str, Any]:
     """The output projections of all attentions of a model, by the paths of the attentions."""
-    found = {}
+    projections = {}
     for path, module in model.named_modules():
-        names = dict(module.named_modules())
-        here = [names[name] for name in _PROJECTIONS if name in names]
-        if here and "Attention" in type(module).__name__ and "head_gates" not in path:
-            found[path] = here[0]
-    return found
+        inner = dict(module.named_modules())
+        named = [inner[name] for name in _PROJECTIONS if name in inner]
+        if named and "Attention" in type(module).__name__ and "head_gates" not in path:
+            projections[path] = named[0]
+    return projections
 
 
 def width_of(projection: Any) -> int:
@@ -175,10 +175,11 @@ def width_of(projection: Any) -> int:
     return projection.nx if hasattr(projection, "nx") else projection.in_features
 
 
-def called(name: str, model: nn.Module, side: str = "right") -> dict[str, Tensor]:
+def inputs(name: str, model: nn.Module, side: str = "right") -> dict[str, Tensor]:
     """What a model is called with, padded where it reads tokens."""
-    this = Pretrained(name, model)
-    return this.given(this.draw(3, 5, 0), None if name == "vit" else padding(3, 5, side))
+    subject = Pretrained(name, model)
+    mask = None if name == "vit" else padding(3, 5, side)
+    return subject.arguments(subject.draw(3, 5, 0), mask)
 
 
 def labelled(name: str, model: nn.Module) -> dict[str, Tensor]:
@@ -187,7 +188,7 @@ def labelled(name: str, model: nn.Module) -> dict[str, Tensor]:
     labels[1, 2:] = -100
     if name in ("roberta", "vit"):
         labels = torch.tensor([0, 1, 1])
-    return {**called(name, model), "labels": labels}
+    return {**inputs(name, model), "labels": labels}
 
 
 def refused(must_name: Iterable[str], call: Callable, *args: Any, **options: Any) -> None:
@@ -196,26 +197,26 @@ def refused(must_name: Iterable[str], call: Callable, *args: Any, **options: Any
     assert all(name in str(caught.value) for name in must_name), caught.value
 
 
-def assert_near(found: Tensor, expected: Tensor) -> None:
+def assert_near(actual: Tensor, expected: Tensor) -> None:
     """Up to a thousand steps of rounding of the largest value."""
-    allowed = 1000 * torch.finfo(expected.dtype).eps * expected.abs().max().item()
-    torch.testing.assert_close(found, expected, rtol=0, atol=allowed)
+    tolerance = 1000 * torch.finfo(expected.dtype).eps * expected.abs().max().item()
+    torch.testing.assert_close(actual, expected, rtol=0, atol=tolerance)
 
 
 @contextlib.contextmanager
 def without(
-    model: nn.Module, heads: dict[str, list[int]], *, of: int = TINY["heads"], left: float = 0.0
+    model: nn.Module, heads: dict[str, list[int]], *, count: int = TINY["heads"], left: float = 0.0
 ) -> Iterator:
     """While it is open, this much is left of what these heads give to their output projections."""
 
-    def scale(gone: list[int], projection: Any, args: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-        parts = args[0].unflatten(-1, (of, -1)).clone()
-        parts[..., gone, :] *= left
-        return parts.flatten(-2), *args[1:]
+    def scale(scaled: list[int], _: Any, args: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        outputs = args[0].unflatten(-1, (count, -1)).clone()
+        outputs[..., scaled, :] *= left
+        return outputs.flatten(-2), *args[1:]
 
     with contextlib.ExitStack() as stack:
-        for path, gone in heads.items():
-            hook = attentions(model)[path].register_forward_pre_hook(partial(scale, gone))
+        for path, scaled in heads.items():
+            hook = attentions(model)[path].register_forward_pre_hook(partial(scale, scaled))
             stack.callback(hook.remove)
         yield
 
@@ -239,8 +240,8 @@ class Pretrained:
     def __init__(self, name: str, module: Any) -> None:
         self.name, self.module = name, module
         self.causal = name in CAUSAL
-        self.takes = inspect.signature(module.forward).parameters
-        self.places = "position_ids" in self.takes
+        self.parameters = inspect.signature(module.forward).parameters
+        self.takes_positions = "position_ids" in self.parameters
 
     def source(self, rows: int, time: int) -> Tensor:
         name = self.module.main_input_name
@@ -254,39 +255,39 @@ class Pretrained:
             return Batch(tokens(rows, time), self.source(rows, 5))
         return Batch(self.source(rows, time))
 
-    def given(self, batch: Batch, padding: Tensor | None = None, cache: Any = None) -> Any:
+    def arguments(self, batch: Batch, padding: Tensor | None = None, cache: Any = None) -> Any:
         """What the model is called with; positions are counted without padding."""
         first = batch.sequence if batch.memory is None else batch.memory
-        made = {self.module.main_input_name: first}
+        arguments = {self.module.main_input_name: first}
         if batch.memory_padding is not None:
-            made["attention_mask"] = (~batch.memory_padding).long()
+            arguments["attention_mask"] = (~batch.memory_padding).long()
         if batch.memory is not None:
-            made["decoder_input_ids"] = batch.sequence
+            arguments["decoder_input_ids"] = batch.sequence
         if padding is not None:
             name = "attention_mask" if batch.memory is None else "decoder_attention_mask"
-            made[name] = (~padding).long()
-        if self.places and batch.memory is None and (padding is not None or cache is None):
+            arguments[name] = (~padding).long()
+        if self.takes_positions and batch.memory is None and (padding is not None or cache is None):
             real = torch.ones(batch.sequence.shape) if padding is None else ~padding
             positions = (real.long().cumsum(1) - 1).clamp(min=0)
-            made["position_ids"] = positions[:, -batch.sequence.size(1) :]
+            arguments["position_ids"] = positions[:, -batch.sequence.size(1) :]
         if cache is not None:
-            made["cache" if "cache" in self.takes else "past_key_values"] = cache
-        elif "use_cache" in self.takes:
-            made["use_cache"] = False
-        return made
+            arguments["cache" if "cache" in self.parameters else "past_key_values"] = cache
+        elif "use_cache" in self.parameters:
+            arguments["use_cache"] = False
+        return arguments
 
     def __call__(self, batch: Batch, *, padding=None, mask=None, cache=None) -> Result:
         assert mask is None
-        given = self.given(batch, padding, cache)
         with hw.record(self.module) as decisions:
-            output = self.module(**given).logits
+            output = self.module(**self.arguments(batch, padding, cache)).logits
         stack = "decoder" if self.name in PAIRS else ""  # the source has other positions
         sites = {path: system.site for path, system in systems(self.module).items()}
-        made = [each for path in decisions for each in decisions[path] if stack in sites[path]]
-        losses = [each.loss for each in made if each.loss is not None]
+        routings = [r for path, passes in decisions.items() if stack in sites[path] for r in passes]
+        losses = [routing.loss for routing in routings if routing.loss is not None]
         loss = torch.stack(losses).sum() if losses else None
-        made = [] if self.name == "vit" else made  # which has more positions than pixels
-        return Result(output, [each.weights for each in made], loss)
+        if self.name == "vit":  # which has more positions than pixels
+            routings = []
+        return Result(output, [routing.weights for routing in routings], loss)
 
     def new_cache(self) -> Any:
         if self.name in PAIRS:

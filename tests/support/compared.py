@@ -37,9 +37,10 @@ def scores(system: str, seed: int, items: int, shift: float = 0.0) -> list[Score
         return [Score(name="accuracy", value=value), Score(name="surprise", value=-value / 9)]
     good = (50 + shift + gain + 4 * shared + own + 0.1 * seed).clip(0, 100) / 100
     costs = 3 - 0.05 * gain + 0.2 * shared + 0.02 * own
+    rows = np.column_stack([good, np.ones(items)])
     return [
-        Score.of("accuracy", np.column_stack([good, np.ones(items)]), "accuracy", note="nrefs:1"),
-        Score.of("surprise", costs[:, None], lower_is_better=True, digits=3),
+        Score.from_rows("accuracy", rows, "accuracy", note="nrefs:1"),
+        Score.from_rows("surprise", costs[:, None], lower_is_better=True, digits=3),
     ]
 
 
@@ -108,8 +109,8 @@ def write_run(
         )
         for n, made in enumerate(["Fermer", text, f"{system} {text}"])
     ]
-    drawn = [Picture.of(f"Map {text}", png(shade=len(system) * 9), f"Left: {text}")]
-    drawn += [Picture.of("Given", png())]
+    drawn = [Picture.from_png(f"Map {text}", png(shade=len(system) * 9), f"Left: {text}")]
+    drawn += [Picture.from_png("Given", png())]
     for name, own in found.items():
         outcome = Outcome(scores=own, samples=shown, pictures=drawn)
         path = run / (f"outcome-{name}.json" if name else "outcome.json")

@@ -18,14 +18,14 @@ __all__ = ["LEAST_ITEMS", "POWER", "Scores", "holm", "paired_change"]
 
 def by_items(runs: Sequence[Sequence[float]], statistic: str = "mean") -> Scores:
     """A system by what each of its runs, one a seed, has on each test item."""
-    return Scores.of([_score(run, statistic) for run in runs])
+    return Scores.from_runs([_score(run, statistic) for run in runs])
 
 
 def _score(items: Any, statistic: str) -> Score:
     rows = np.asarray(items, dtype=float).reshape(len(items), -1)
     once = np.ones((1, len(rows)))
     score = Score(name="score", value=0.0, statistic=statistic, rows=rows.tolist())
-    return score.model_copy(update={"value": float(score.of_resamples(rows, once)[0])})
+    return score.model_copy(update={"value": float(score.resampled_values(rows, once)[0])})
 
 
 def by_seeds(scores: Sequence[float]) -> Scores:

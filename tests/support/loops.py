@@ -55,10 +55,10 @@ def train(
     rules = hw.TrainingRules(
         model, total_steps or len(batches), steps_per_epoch=steps_per_epoch, settings=settings
     )
-    made = rules.attach(optimizer(rules.parameter_groups(lr=lr)))
+    attached = rules.attach(optimizer(rules.parameter_groups(lr=lr)))
     if resumed is not None:
         rules.step = resumed[0]
-        made.load_state_dict(resumed[1])
+        attached.load_state_dict(resumed[1])
     rates = []
     for batch in batches:
         seen("before")
@@ -67,18 +67,18 @@ def train(
         for loss in losses_of(batch):
             (loss if scaler is None else scaler.scale(loss)).backward()
         if scaler is not None:
-            scaler.unscale_(made)
+            scaler.unscale_(attached)
         if clip is not None:
             nn.utils.clip_grad_norm_(model.parameters(), clip)
         if scaler is None:
-            made.step()
+            attached.step()
         else:
-            scaler.step(made)
+            scaler.step(attached)
             scaler.update()
-        made.zero_grad()
-        rates.append({id(p): g["lr"] for g in made.param_groups for p in g["params"]})
+        attached.zero_grad()
+        rates.append({id(p): g["lr"] for g in attached.param_groups for p in g["params"]})
         seen("step")
-    return Trained(made, rates, (rules.step, made.state_dict()))
+    return Trained(attached, rates, (rules.step, attached.state_dict()))
 
 
 def rule_settings(trainer: type, settings: dict[str, Any]) -> type:

@@ -27,7 +27,7 @@ from torch.optim import optimizer as of_optimizers
 
 FORK = multiprocessing.get_context("fork")
 # What Python does with files, as its audit events name it.
-_OF_NAMES = ("os.mkdir", "os.remove", "os.rename", "os.rmdir")
+_CHANGES_NAMES = ("os.mkdir", "os.remove", "os.rename", "os.rmdir")
 _TAKES_ROOM = ("os.mkdir", "os.rename", "os.link", "os.symlink")
 _WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT
 SECONDS = 300  # after which a process that hangs fails the test
@@ -50,13 +50,13 @@ def begun(work: Callable[[], Any], said: Path) -> Any:
 def forked(work: Callable[[], Any], *before: Callable[[], Any]) -> Ended:
     """Does work in a process of its own, which first calls what is given behind it."""
 
-    def both() -> None:
-        for each in before:
-            each()
+    def prepare_and_work() -> None:
+        for prepare in before:
+            prepare()
         work()
 
     with tempfile.TemporaryDirectory() as folder:
-        process = begun(both, Path(folder, "said"))
+        process = begun(prepare_and_work, Path(folder, "said"))
         process.join(SECONDS)
         _end(process)
         return Ended(process.exitcode, Path(folder, "said").read_text(encoding="utf-8"))
@@ -71,7 +71,7 @@ def killed_at(moment: int, folder: Path) -> Callable[[], Any]:
 
     def watch(event: str, arguments: tuple) -> None:
         nonlocal left
-        if event in _OF_NAMES or (event == "open" and str(folder) in str(arguments[0])):
+        if event in _CHANGES_NAMES or (event == "open" and str(folder) in str(arguments[0])):
             left -= 1
             if left == 0:
                 os.kill(os.getpid(), signal.SIGKILL)
@@ -123,18 +123,18 @@ def on_ranks(number: int, work: Callable[..., Any], *arguments: Any) -> list[Any
         where = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free.getsockname()[1])}
     where |= {"WORLD_SIZE": str(number), "LOCAL_WORLD_SIZE": str(number), "GROUP_RANK": "0"}
 
-    def of_rank(rank: int, found: Path) -> None:
+    def work_on(rank: int, result: Path) -> None:
         os.environ.update(**where, RANK=str(rank), LOCAL_RANK=str(rank), CUDA_VISIBLE_DEVICES="")
         for state in (AcceleratorState, PartialState, GradientState):
             state._shared_state.clear()  # noqa: SLF001 - that of the process which forked this one
-        found.write_bytes(pickle.dumps(work(*arguments)))
+        result.write_bytes(pickle.dumps(work(*arguments)))
         torch.distributed.destroy_process_group()
 
     with tempfile.TemporaryDirectory() as folder:
         paths = [(Path(folder, f"found {n}"), Path(folder, f"said {n}")) for n in range(number)]
         processes = [
-            begun(lambda n=n, found=found: of_rank(n, found), said)
-            for n, (found, said) in enumerate(paths)
+            begun(lambda rank=rank, result=result: work_on(rank, result), said)
+            for rank, (result, said) in enumerate(paths)
         ]
         until = time.monotonic() + SECONDS
         while any(process.is_alive() for process in processes) and time.monotonic() < until:
@@ -145,7 +145,7 @@ def on_ranks(number: int, work: Callable[..., Any], *arguments: Any) -> list[Any
             _end(process)
         if any(process.exitcode for process in processes):
             raise AssertionError("\n".join(said.read_text("utf-8") for _, said in paths))
-        return [pickle.loads(found.read_bytes()) for found, _ in paths]
+        return [pickle.loads(result.read_bytes()) for result, _ in paths]
 
 
 def _end(process: Any) -> None:

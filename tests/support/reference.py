@@ -16,40 +16,40 @@ ZERO = torch.zeros((), dtype=torch.float64)
 
 
 def expected(
-    module: Any, query: Tensor, key: Tensor | None = None, value: Tensor | None = None, **given: Any
+    module: Any, query: Tensor, key: Tensor | None = None, value: Tensor | None = None, **masks: Any
 ) -> tuple[Tensor, Tensor | None, Tensor | None]:
     """Output, what `routing.weights` holds, and the auxiliary loss, of a module in evaluation.
 
     Args:
         module: any of the nine.
         query, key, value: as the module is called; a layer's memory is the key.
-        given: the masks of the call; `rotary`, the base of rotary positions.
+        masks: the masks of the call; `rotary`, the base of rotary positions.
     """
     p = {**dict(module.named_parameters()), **dict(module.named_buffers())}
-    base = given.pop("rotary", None)
-    of_heads = getattr(module, "self_attention", module).q_norm
-    p["eps"] = None if of_heads is None else of_heads.eps
+    base = masks.pop("rotary", None)
+    q_norm = getattr(module, "self_attention", module).q_norm
+    p["eps"] = None if q_norm is None else q_norm.eps
     name = type(module).__name__
     if name == "IndependentMechanismsLayer":
-        return *tim(p, query, key, module, base, **given), None
+        return *tim(p, query, key, module, base, **masks), None
     if base is not None and key is None:
         p["rotary"] = base
-    padding = given.pop("query_padding_mask", None)
+    padding = masks.pop("query_padding_mask", None)
     if padding is None and key is None:
-        padding = is_hidden(given.get("key_padding_mask"))
+        padding = is_hidden(masks.get("key_padding_mask"))
     value = value if value is not None else query if key is None else key
-    rows = (p, query, query if key is None else key, value, module)
+    inputs = (p, query, query if key is None else key, value, module)
     if name == "MultiHeadAttention":
-        return standard(*rows, **given), None, None
+        return standard(*inputs, **masks), None, None
     if name == "MixtureOfAttentiveExperts":
-        return *mae(*rows, padding, key is not None, **given), None
+        return *mae(*inputs, padding, key is not None, **masks), None
     if name == "MixtureOfHeads":
-        return *moh(*rows, **given), moh_loss(p, query, module, padding)
+        return *moh(*inputs, **masks), moh_loss(p, query, module, padding)
     if name == "MixtureOfAttentionHeads":
-        return *moa(*rows, **given), moa_loss(p, query, module, padding)
+        return *moa(*inputs, **masks), moa_loss(p, query, module, padding)
     systems = {"GatedAttention": gated, "DifferentialAttention": differential}
     systems |= {"AgreementAttention": agreement, "BranchedAttention": branched}
-    return *systems[name](*rows, **given), None
+    return *systems[name](*inputs, **masks), None
 
 
 def is_hidden(mask: Tensor | None) -> Tensor | None:
@@ -108,7 +108,7 @@ def activation(name: str, x: Tensor) -> Tensor:
 # Attention
 
 
-def bias_of(b, head, t, s, heads, key_padding_mask=None, attn_mask=None, is_causal=False) -> float:
+def mask_at(b, head, t, s, heads, key_padding_mask=None, attn_mask=None, is_causal=False) -> float:
     """What is added to the logit of query t for key s; -inf if it may not attend."""
     if is_causal and s > t:
         return NEVER
@@ -150,28 +150,28 @@ def placed(p: dict[str, Any], name: str, heads: list[Tensor], position: int) -> 
     return [turned(x, position, p["rotary"]) for x in heads] if "rotary" in p else heads
 
 
-def memory_of(p, key, value, kept) -> tuple[list[list[Tensor]], list[list[Tensor]]]:
+def keys_and_values(p, key, value, number) -> tuple[list[list[Tensor]], list[list[Tensor]]]:
     """Of each head of keys the keys and the values of all positions."""
-    ks = [placed(p, "k_norm", slices(linear(p, "k_proj", x), kept), s) for s, x in enumerate(key)]
-    vs = [slices(linear(p, "v_proj", x), kept) for x in value]
-    return [[k[i] for k in ks] for i in range(kept)], [[v[i] for v in vs] for i in range(kept)]
+    ks = [placed(p, "k_norm", slices(linear(p, "k_proj", x), number), s) for s, x in enumerate(key)]
+    vs = [slices(linear(p, "v_proj", x), number) for x in value]
+    return [[k[i] for k in ks] for i in range(number)], [[v[i] for v in vs] for i in range(number)]
 
 
 def heads_read(p, query, key, value, heads, b, t, **masks) -> list[Tensor]:
     """oⱼ of each head, for query t of row b; `query`, `key` and `value` are rows."""
     q = placed(p, "q_norm", slices(linear(p, "q_proj", query[t]), heads), t)
-    kept = len(p["k_proj.weight"]) // len(q[0])
-    ks, vs = memory_of(p, key, value, kept)
-    biases = [[bias_of(b, j, t, s, heads, **masks) for s in range(len(key))] for j in range(heads)]
-    of = [j * kept // heads for j in range(heads)]
-    return [read(q[j], ks[of[j]], vs[of[j]], biases[j]) for j in range(heads)]
+    key_heads = len(p["k_proj.weight"]) // len(q[0])
+    ks, vs = keys_and_values(p, key, value, key_heads)
+    biases = [[mask_at(b, j, t, s, heads, **masks) for s in range(len(key))] for j in range(heads)]
+    shared = [j * key_heads // heads for j in range(heads)]  # the head of keys of each head
+    return [read(q[j], ks[shared[j]], vs[shared[j]], biases[j]) for j in range(heads)]
 
 
 def head_outputs(p, query, key, value, heads, b, t, **masks) -> list[Tensor]:
     """oⱼWⱼ of each head, for query t of row b."""
-    read_by = heads_read(p, query[b], key[b], value[b], heads, b, t, **masks)
-    weights = p["out_proj.weight"].split(len(read_by[0]), dim=1)
-    return [w @ o for w, o in zip(weights, read_by, strict=True)]
+    outputs = heads_read(p, query[b], key[b], value[b], heads, b, t, **masks)
+    weights = p["out_proj.weight"].split(len(outputs[0]), dim=1)
+    return [w @ o for w, o in zip(weights, outputs, strict=True)]
 
 
 def output_bias(p: dict[str, Tensor]) -> Tensor | float:
@@ -212,7 +212,7 @@ def mae_sight(query, padding, causal, heads=1, **masks) -> list[list[list[int]]]
     def is_seen(b, t, s):
         if (padding is not None and padding[b, s]) or (causal and s > t):
             return False
-        return any(bias_of(b, j, t, s, heads, **masks) > -1000 for j in range(heads))
+        return any(mask_at(b, j, t, s, heads, **masks) > -1000 for j in range(heads))
 
     time = range(query.size(1))
     return [[[s for s in time if is_seen(b, t, s)] for t in time] for b in range(query.size(0))]
@@ -225,22 +225,20 @@ def mae(p, query, key, value, module, padding, is_cross, **masks) -> tuple[Tenso
     """
     causal = masks.get("is_causal", False) or (is_cross and module.causal_queries)
     sight = mae_sight(query, padding, causal)
-    each = causal or (not is_cross and masks.get("attn_mask") is not None)
+    by_position = causal or (not is_cross and masks.get("attn_mask") is not None)
     if not is_cross:
         sight = mae_sight(query, padding, causal, module.num_heads, **masks)
     h, dropped = module.num_heads, module.dropped_heads
     without = list(combinations(range(h), dropped))
 
-    def gates_of(b, t):
+    def compute_gates(b, t):
         if module.gate is None:
             return [ZERO + 1 / len(without)] * len(without)
-        seen = sight[b][t][
-            -(module.gate_window if each and module.gate_window else len(query[b])) :
-        ]
-        return gate(p, [query[b, s] for s in seen], query.size(2))
+        window = module.gate_window if by_position and module.gate_window else len(query[b])
+        return gate(p, [query[b, s] for s in sight[b][t][-window:]], query.size(2))
 
     def compute(b, t):
-        gates = gates_of(b, t)
+        gates = compute_gates(b, t)
         parts = head_outputs(p, query, key, value, h, b, t, **masks)
         mixed = output_bias(p)
         for g, left_out in zip(gates, without, strict=True):
@@ -250,7 +248,7 @@ def mae(p, query, key, value, module, padding, is_cross, **masks) -> tuple[Tenso
         return mixed, torch.stack(gates)
 
     output, weights = over_queries(query, compute)
-    return output, weights if each else weights[:, 0]
+    return output, weights if by_position else weights[:, 0]
 
 
 # Gates, differences and choices of heads
@@ -269,8 +267,8 @@ def gated(p, query, key, value, module, **masks) -> tuple[Tensor, Tensor]:
         for j, o in enumerate(heads_read(p, query[b], key[b], value[b], heads, b, t, **masks)):
             rows = [j * size + e if module.elementwise else j for e in range(size)]
             gates = [scale(query[b, t], row) for row in rows]
-            for e, gate_of_entry in enumerate(gates):
-                y = y + gate_of_entry * o[e] * p["out_proj.weight"][:, j * size + e]
+            for e, entry_gate in enumerate(gates):
+                y = y + entry_gate * o[e] * p["out_proj.weight"][:, j * size + e]
             means.append(sum(gates) / size)
         return y, torch.stack(means)
 
@@ -284,10 +282,10 @@ def differential(p, query, key, value, module, **masks) -> tuple[Tensor, Tensor]
         second["q_proj.bias"] = p["second_q_proj.bias"]
 
     def compute(b, t):
-        given = (query, key, value, module.num_heads, b, t)
-        both = [head_outputs(each, *given, **masks) for each in (p, second)]
+        inputs = (query, key, value, module.num_heads, b, t)
+        outputs = [head_outputs(maps, *inputs, **masks) for maps in (p, second)]
         shares = [sigmoid(row @ query[b, t]) for row in p["lambda_proj.weight"]]
-        parts = (o - share * other for o, other, share in zip(*both, shares, strict=True))
+        parts = (o - share * other for o, other, share in zip(*outputs, shares, strict=True))
         return sum(parts) + output_bias(p), torch.stack(shares)
 
     return over_queries(query, compute)
@@ -301,7 +299,7 @@ def most_likely(probabilities: list[Tensor], number: int) -> list[int]:
 def moh(p, query, key, value, module, **masks) -> tuple[Tensor, Tensor]:
     """Σⱼ gⱼ oⱼWⱼ, shared heads first, and the gates."""
 
-    def gates_of(x):
+    def compute_gates(x):
         probabilities = softmax(list(p["routed_router.weight"] @ x))
         chosen = most_likely(probabilities, module.top_k)
         total = sum(probabilities[i] for i in chosen) / module.top_k
@@ -318,7 +316,7 @@ def moh(p, query, key, value, module, **masks) -> tuple[Tensor, Tensor]:
         return [alpha[0] * g for g in shared] + [alpha[1] * g for g in routed]
 
     def compute(b, t):
-        gates = gates_of(query[b, t])
+        gates = compute_gates(query[b, t])
         parts = head_outputs(p, query, key, value, module.num_heads, b, t, **masks)
         mixed = sum(g * part for g, part in zip(gates, parts, strict=True))
         return mixed + output_bias(p), torch.stack(gates)
@@ -328,23 +326,23 @@ def moh(p, query, key, value, module, **masks) -> tuple[Tensor, Tensor]:
 
 def real_tokens(query: Tensor, padding: Tensor | None) -> list[Tensor]:
     places = [(b, t) for b in range(query.size(0)) for t in range(query.size(1))]
-    return [query[at] for at in places if padding is None or not padding[at]]
+    return [query[place] for place in places if padding is None or not padding[place]]
 
 
 def loads(weight: Tensor, tokens: list[Tensor], top_k: int) -> list[tuple[int, Tensor]]:
     """Of each unit of a router, how many tokens choose it, and its summed probability."""
-    of_tokens = [softmax(list(weight @ x)) for x in tokens]
-    chosen = [most_likely(of, top_k) for of in of_tokens]
-    units = range(len(weight))
-    return [(sum(i in of for of in chosen), sum((of[i] for of in of_tokens), ZERO)) for i in units]
+    probabilities = [softmax(list(weight @ x)) for x in tokens]
+    chosen = [most_likely(row, top_k) for row in probabilities]
+    counts = [sum(i in row for row in chosen) for i in range(len(weight))]
+    return [(n, sum((row[i] for row in probabilities), ZERO)) for i, n in enumerate(counts)]
 
 
 def moh_loss(p, query, module, padding=None) -> Tensor:
     """β Σᵢ Pᵢ fᵢ over the routed heads, of the real tokens of all rows."""
     tokens = real_tokens(query, padding)
-    of_heads = loads(p["routed_router.weight"], tokens, module.top_k)
-    loss = sum((f * big_p for f, big_p in of_heads), ZERO) / max(1, len(tokens)) ** 2
-    return module.balance_coef * (len(of_heads) if module.scaled else 1) * loss
+    head_loads = loads(p["routed_router.weight"], tokens, module.top_k)
+    loss = sum((f * big_p for f, big_p in head_loads), ZERO) / max(1, len(tokens)) ** 2
+    return module.balance_coef * (len(head_loads) if module.scaled else 1) * loss
 
 
 # Routing by agreement
@@ -359,14 +357,14 @@ def agreement(p, query, key, value, module, **masks) -> tuple[Tensor, Tensor]:
     relu = module.method == "em" or module.inputs == "head"
 
     def compute(b, t):
-        read_by = heads_read(p, query[b], key[b], value[b], heads, b, t, **masks)
+        outputs = heads_read(p, query[b], key[b], value[b], heads, b, t, **masks)
         if "capsule_norm.weight" in p:
-            read_by = [layer_norm(p, "capsule_norm", torch.cat(read_by))] * heads
+            outputs = [layer_norm(p, "capsule_norm", torch.cat(outputs))] * heads
         votes = []
-        for h, o in enumerate(read_by):
-            own = h % len(p["capsule_weight"])
-            z = o @ p["capsule_weight"][own]
-            z = z + p["capsule_bias"][own] if "capsule_bias" in p else z
+        for h, o in enumerate(outputs):
+            i = h % len(p["capsule_weight"])
+            z = o @ p["capsule_weight"][i]
+            z = z + p["capsule_bias"][i] if "capsule_bias" in p else z
             vote = (z.clamp(min=0) if relu else z) @ p["vote_weight"][h]
             votes.append(slices(vote, module.num_capsules))
         if module.method == "simple":
@@ -375,13 +373,13 @@ def agreement(p, query, key, value, module, **masks) -> tuple[Tensor, Tensor]:
         betas = (
             p.get(x, ZERO.reshape(1)).expand(module.num_capsules) for x in ("beta_a", "beta_u")
         )
-        how = (module.iterations, module.inverse_temperature, module.activation)
-        return em_routing(votes, *how, *betas)
+        options = (module.iterations, module.inverse_temperature, module.activation)
+        return em_routing(votes, *options, *betas)
 
     return over_queries(query, compute)
 
 
-def shares_of(c: list[list[Tensor]]) -> list[list[Tensor]]:
+def normalized(c: list[list[Tensor]]) -> list[list[Tensor]]:
     """C_{h→n} / Σ_h C_{h→n}."""
     sums = [sum(row[n] for row in c) for n in range(len(c[0]))]
     return [[row[n] / sums[n] for n in range(len(row))] for row in c]
@@ -400,7 +398,7 @@ def simple_routing(v, iterations, squash, over_heads) -> tuple[Tensor, Tensor]:
         if over_heads:
             columns = [softmax([row[n] for row in b]) for n in capsules]
             c = [[columns[n][h] for n in capsules] for h in heads]
-        shares, output = shares_of(c), []
+        shares, output = normalized(c), []
         for n in capsules:
             omega = sum(shares[h][n] * v[h][n] for h in heads)
             square = (omega * omega).sum()
@@ -492,12 +490,12 @@ def branched(p, query, key, value, module, **masks) -> tuple[Tensor, Tensor]:
 def branch_weights(p, branches, module) -> tuple[list[Tensor], list[Tensor]]:
     """κ and α outside training, entry by entry."""
 
-    def of(name):
+    def weights(name):
         if module.weights in ("random", "uniform"):
             return [ZERO + 1 / branches] * branches
         return list(p[name]) if module.weights in ("simplex", "fixed") else softmax(list(p[name]))
 
-    kappa, alpha = of("alpha" if module.merged else "kappa"), of("alpha")
+    kappa, alpha = weights("alpha" if module.merged else "kappa"), weights("alpha")
     if module.top_k is not None:
         kept = most_likely(alpha, module.top_k)
         total = sum(alpha[i] for i in kept)
@@ -513,20 +511,20 @@ def moa(p, query, key, value, module, **masks) -> tuple[Tensor, Tensor]:
 
     Each expert has a head for each shared head of keys.
     """
-    kept = len(p["k_proj.weight"]) // module.head_dim
+    key_heads = len(p["k_proj.weight"]) // module.head_dim
 
     def compute(b, t):
         probabilities = softmax(list(p["router.weight"] @ query[b, t]))
         chosen = most_likely(probabilities, module.top_k)
         total = sum(probabilities[i] for i in chosen).detach()
-        ks, vs = memory_of(p, key[b], value[b], kept)
-        biases = [bias_of(b, 0, t, s, module.top_k, **masks) for s in range(key.size(1))]
+        ks, vs = keys_and_values(p, key[b], value[b], key_heads)
+        biases = [mask_at(b, 0, t, s, module.top_k, **masks) for s in range(key.size(1))]
         y, weights = torch.zeros(query.size(2), dtype=torch.float64), [ZERO] * len(probabilities)
         for i in chosen:
-            q = placed(p, "q_norm", slices(query[b, t] @ p["expert_query"][i], kept), t)
-            each = [read(q[h], ks[h], vs[h], biases) for h in range(kept)]
+            q = placed(p, "q_norm", slices(query[b, t] @ p["expert_query"][i], key_heads), t)
+            outputs = [read(q[h], ks[h], vs[h], biases) for h in range(key_heads)]
             weights[i] = probabilities[i] / (total if module.normalize_weights else 1.0)
-            y = y + weights[i] * (torch.cat(each) @ p["expert_output"][i])
+            y = y + weights[i] * (torch.cat(outputs) @ p["expert_output"][i])
         return y, torch.stack(weights)
 
     return over_queries(query, compute)
@@ -542,16 +540,16 @@ def moa_loss(p, query, module, padding=None) -> Tensor:
     groups = [group for group in groups if group]
     balance = sum((balance_loss(p, group, module) for group in groups), ZERO) / max(1, len(groups))
     logits = [p["router.weight"] @ x for x in tokens]
-    squares = sum((torch.log(torch.exp(each).sum()) ** 2 for each in logits), ZERO)
+    squares = sum((torch.log(torch.exp(row).sum()) ** 2 for row in logits), ZERO)
     loss = module.balance_coef * balance + module.z_coef * squares / max(1, len(tokens))
     return loss / max(1, len(tokens)) if module.per_batch else loss
 
 
 def balance_loss(p, tokens, module) -> Tensor:
     """E Σᵢ fᵢ/Σf · Pᵢ/ΣP (equations 13 to 15)."""
-    of_experts = loads(p["router.weight"], tokens, module.top_k)
-    all_f, all_p = (sum(each) for each in zip(*of_experts, strict=True))
-    return len(of_experts) * sum(f / all_f * big_p / all_p for f, big_p in of_experts)
+    expert_loads = loads(p["router.weight"], tokens, module.top_k)
+    all_f, all_p = (sum(column) for column in zip(*expert_loads, strict=True))
+    return len(expert_loads) * sum(f / all_f * big_p / all_p for f, big_p in expert_loads)
 
 
 # TIM
@@ -568,7 +566,7 @@ def with_linear_maps(p: dict[str, Tensor]) -> dict[str, Tensor]:
     return maps
 
 
-def part_of(p: dict[str, Tensor], name: str) -> dict[str, Any]:
+def child_parameters(p: dict[str, Tensor], name: str) -> dict[str, Any]:
     """The maps of one of the attentions, by the names that they have in the other systems."""
     prefix = f"{name}."
     return {n.removeprefix(prefix): x for n, x in p.items() if n.startswith(prefix)}
@@ -605,45 +603,45 @@ def tim(p, x, memory, module, base, memory_key_padding_mask=None, **masks):
     """A layer of independent mechanisms (algorithm 1), and the competition c if there is one."""
     eps = p.pop("eps")
     p, heads, mechanisms = with_linear_maps(p), module.num_heads, module.num_mechanisms
-    of_self, of_cross = part_of(p, "self_attention"), part_of(p, "cross_attention")
-    of_self["eps"] = of_cross["eps"] = eps
+    self_p, cross_p = (child_parameters(p, f"{site}_attention") for site in ("self", "cross"))
+    self_p["eps"] = cross_p["eps"] = eps
     if base is not None:
-        of_self["rotary"] = base
+        self_p["rotary"] = base
 
     def sublayer(name, rows, update):
         """`update` maps the rows that it is given, and a position, to what is added there."""
-        seen = [grouped_norm(p, name, h) for h in rows] if module.pre_norm else rows
-        added = [h + update(seen, t) for t, h in enumerate(rows)]
+        normed = [grouped_norm(p, name, h) for h in rows] if module.pre_norm else rows
+        added = [h + update(normed, t) for t, h in enumerate(rows)]
         return added if module.pre_norm else [grouped_norm(p, name, h) for h in added]
 
     def feed_forward(h):
         hidden = slices(linear(p, "ffn_up", h), mechanisms)
-        active = [activation(module.ffn_activation, of_mechanism) for of_mechanism in hidden]
+        active = [activation(module.ffn_activation, part) for part in hidden]
         return linear(p, "ffn_down", torch.cat(active))
 
     def row(b):
-        compete = []
+        competition = []
 
-        def competing(h, t):
-            read_here = tim_attention(of_self, h, h, heads, b, t, **masks)
+        def self_attention(h, t):
+            output = tim_attention(self_p, h, h, heads, b, t, **masks)
             if "competition.weight" not in p:
-                return read_here
-            compete.append(torch.stack(softmax(list(linear(p, "competition", x[b, t])))))
-            parts = slices(read_here, len(compete[t]))
-            return torch.cat([c * part for c, part in zip(compete[t], parts, strict=True)])
+                return output
+            competition.append(torch.stack(softmax(list(linear(p, "competition", x[b, t])))))
+            parts = slices(output, len(competition[t]))
+            return torch.cat([c * part for c, part in zip(competition[t], parts, strict=True)])
 
-        def of_memory(h, t):
+        def cross_attention(h, t):
             mask = {"key_padding_mask": memory_key_padding_mask}
-            return tim_attention(of_cross, h, memory[b], heads, b, t, **mask)
+            return tim_attention(cross_p, h, memory[b], heads, b, t, **mask)
 
-        h = sublayer("norm1", list(x[b]), competing)
-        h = h if memory is None else sublayer("cross_norm", h, of_memory)
+        h = sublayer("norm1", list(x[b]), self_attention)
+        h = h if memory is None else sublayer("cross_norm", h, cross_attention)
         if module.exchange is not None:
-            exchange, number = part_of(p, "exchange"), module.exchange.num_heads
+            exchange, number = child_parameters(p, "exchange"), module.exchange.num_heads
             h = sublayer("norm2", h, lambda h, t: tim_exchange(exchange, h[t], mechanisms, number))
         h = sublayer("norm3", h, lambda h, t: feed_forward(h[t]))
-        return torch.stack(h), torch.stack(compete).detach() if compete else None
+        return torch.stack(h), torch.stack(competition).detach() if competition else None
 
     outputs, competitions = zip(*(row(b) for b in range(len(x))), strict=True)
-    decided = None if competitions[0] is None else torch.stack(competitions)
-    return torch.stack(outputs), decided
+    decisions = None if competitions[0] is None else torch.stack(competitions)
+    return torch.stack(outputs), decisions

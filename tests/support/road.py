@@ -99,32 +99,32 @@ def road(
         if task == "probing" and source == "files" and not isinstance(rows["train"], Path):
             short = {"train": "tr", "validation": "va", "test": "te"}
             lines = [
-                f"{short[p]}\t{label}\t{text}" for p, own in rows.items() for text, label in own
+                f"{short[p]}\t{label}\t{text}" for p, pairs in rows.items() for text, label in pairs
             ]
             rows = {"train": text_file(folder / "probe.txt", lines)}
-        places = {part: written(task, source, part, own, folder) for part, own in rows.items()}
+        places = {part: written(task, source, part, x, folder) for part, x in rows.items()}
         keys = {**_keys(task, source, places, folder), **OWN.get(task, {})}
         if task == "classification" and isinstance(rows["train"], list):
             keys["columns"] |= {"pair": "other"} if len(rows["train"][0]) == 3 else {}
     if held_out is not None:
         keys |= {"streaming": True, "held_out": held_out, "window": 16}
         keys |= {"classes": ["even", "odd"]} if task == "classification" else {}
-    own = data or {}
+    data = data or {}
     merged = {
-        name: {**keys.get(name, {}), **own[name]}
+        name: {**keys.get(name, {}), **data[name]}
         for name in ("columns", "split", "files", "options")
-        if name in own
+        if name in data
     }
-    given = {
+    defaults = {
         "task": task,
         "training": {"max_steps": 1},
-        "data": {**keys, **own, **merged},
+        "data": {**keys, **data, **merged},
         "model": {"embed_dim": 16, "num_heads": 2, "ffn_dim": 16},
     }
     if task not in ("images", "speech-enhancement"):
-        given["tokenizer"] = {"vocab_size": 300}
+        defaults["tokenizer"] = {"vocab_size": 300}
     path = folder / "recipe.yaml"
-    path.write_text(json.dumps({**given, **recipe}, default=str))  # JSON is YAML
+    path.write_text(json.dumps({**defaults, **recipe}, default=str))  # JSON is YAML
     settings = load_recipe(str(path)).recipe
     return Road(task, settings, task_class(task)(settings))
 
@@ -181,26 +181,26 @@ class Road:
         ids = batch["input_ids"]
         if self.name == "translation":
             return [
-                (self.lines(one[of])[0], self.lines(other[other != -100], "target")[0])
-                for one, of, other in zip(ids, mask, labels, strict=True)
+                (self.lines(source[real])[0], self.lines(target[target != -100], "target")[0])
+                for source, real, target in zip(ids, mask, labels, strict=True)
             ]
         if self.name in LABELLED:
             names = self.task.classes
             return [
-                (*filter(None, self.lines(one[of])), names[int(y)] if names else float(y))
-                for one, of, y in zip(ids, mask, labels, strict=True)
+                (*filter(None, self.lines(row[real])), names[int(y)] if names else float(y))
+                for row, real, y in zip(ids, mask, labels, strict=True)
             ]
         if self.name == "masked-language-modelling":
             ids = torch.where(labels == -100, ids, labels)
-            return [tuple(one[of].tolist()[1:]) for one, of in zip(ids, mask, strict=True)]
-        return [tuple(one[one != -100].tolist()) for one in labels]
+            return [tuple(row[real].tolist()[1:]) for row, real in zip(ids, mask, strict=True)]
+        return [tuple(row[row != -100].tolist()) for row in labels]
 
     def text(self, part: str = "train") -> list[str]:
         """The lines of running text, which its items hold one after another.
 
         In masked language modelling blank lines only divide documents, and are left out.
         """
-        lines = self.lines(torch.tensor([token for own in self.rows(part) for token in own]))
+        lines = self.lines(torch.tensor([token for row in self.rows(part) for token in row]))
         return list(filter(None, lines)) if self.name == "masked-language-modelling" else lines
 
     @cached_property
@@ -254,17 +254,18 @@ class Road:
         train, collate = self.task.splits["train"], self.task.collate
         is_stream = isinstance(train, Stream)
         kind = StreamBatches if is_stream else Batches
-        given = kind(train, collate, budget, **share)
+        batches = kind(train, collate, budget, **share)
         if position is not None:
-            given.position = position
-        for batch in given:
-            at = given.position
-            yield at["passes"] if is_stream else (at - 1) // given.per_epoch, batch, at
+            batches.position = position
+        for batch in batches:
+            behind = batches.position
+            epoch = behind["passes"] if is_stream else (behind - 1) // batches.per_epoch
+            yield epoch, batch, behind
 
     def epoch(self, number: int, budget: int, **share: int) -> list[dict[str, torch.Tensor]]:
         """The batches of one epoch."""
-        found = dropwhile(lambda each: each[0] < number, self.batches(budget, **share))
-        return [batch for _, batch, _ in takewhile(lambda each: each[0] == number, found)]
+        from_epoch = dropwhile(lambda drawn: drawn[0] < number, self.batches(budget, **share))
+        return [batch for _, batch, _ in takewhile(lambda drawn: drawn[0] == number, from_epoch)]
 
 
 class _Lengths:

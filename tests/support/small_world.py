@@ -125,21 +125,21 @@ class Seen:
 def watched() -> Iterator[list[Seen]]:
     """While this context is open, what models are given is noted: an entry a model, in order."""
     seen: list[Seen] = []
-    of_models: dict[nn.Module, Seen] = {}  # which keeps them, so that no two are one
+    seen_by_model: dict[nn.Module, Seen] = {}  # which keeps them, so that no two are one
 
     def note(model: nn.Module, _: tuple, options: dict, __: object) -> None:
         ids, mask = options.get("input_ids"), options.get("attention_mask")
         if not isinstance(model, PreTrainedModel) or ids is None or ids.is_meta:
             return
-        if model not in of_models:
-            of_models[model] = Seen()
-            seen.append(of_models[model])
+        if model not in seen_by_model:
+            seen_by_model[model] = Seen()
+            seen.append(seen_by_model[model])
         mask = torch.ones_like(ids) if mask is None else mask
         rows = [tuple(row[real.bool()].tolist()) for row, real in zip(ids, mask, strict=True)]
         if model.training:
-            of_models[model].batches.append(rows)
+            seen_by_model[model].batches.append(rows)
         else:
-            of_models[model].evaluated.update(rows)
+            seen_by_model[model].evaluated.update(rows)
 
     hook = torch.nn.modules.module.register_module_forward_hook(note, with_kwargs=True)
     try:

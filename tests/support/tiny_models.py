@@ -77,44 +77,44 @@ _BLOCKS: dict[str, list[Any]] = {
 @st.composite
 def blocks(draw: st.DrawFn, kind: str) -> dict[str, Any]:
     """Options of the blocks of a model; any of them may stand beside any other."""
-    made = {name: draw(st.sampled_from(values)) for name, values in _BLOCKS.items()}
+    options = {name: draw(st.sampled_from(values)) for name, values in _BLOCKS.items()}
     if kind == "speech":
-        return made
-    made |= draw(st.sampled_from(_POSITIONS))
+        return options
+    options |= draw(st.sampled_from(_POSITIONS))
     if kind in ("causal", "masked"):
-        made["share_embeddings"] = draw(st.booleans())
+        options["share_embeddings"] = draw(st.booleans())
     elif kind == "seq2seq":
-        made["share_embeddings"] = draw(st.sampled_from(["all", "target", "none"]))
+        options["share_embeddings"] = draw(st.sampled_from(["all", "target", "none"]))
     elif kind in ("classifier", "regression"):
-        made["pooling"] = draw(st.sampled_from(["mean", "first"]))
-    return made
+        options["pooling"] = draw(st.sampled_from(["mean", "first"]))
+    return options
 
 
 def config(kind: str, system: Any = "standard", **options: Any) -> Any:
     """The configuration of a kind of model; `system` is a key of PLANS, or any other plan."""
-    made, sizes = KINDS[kind]
+    model_class, sizes = KINDS[kind]
     plan = PLANS.get(system, system) if isinstance(system, str) else system
-    return made.config_class(**{**sizes, "attention": plan, **options})
+    return model_class.config_class(**{**sizes, "attention": plan, **options})
 
 
 def model(kind: str, system: Any = "standard", *, seed: int = 0, **options: Any) -> Any:
     """A model in evaluation and in float64, whose gates depend strongly on their input."""
     torch.default_generator.manual_seed(seed)  # torch.manual_seed takes as long as a pass
-    made = KINDS[kind][0](config(kind, system, **options))
-    gates = {id(parameter) for parameter in hw.gate_parameters(made)}
+    network = KINDS[kind][0](config(kind, system, **options))
+    gates = {id(parameter) for parameter in hw.gate_parameters(network)}
     with torch.no_grad():
-        for parameter in made.parameters():
+        for parameter in network.parameters():
             parameter.add_(torch.randn_like(parameter) * (0.7 if id(parameter) in gates else 0.1))
-        for norm in made.modules():
+        for norm in network.modules():
             if isinstance(norm, nn.BatchNorm1d):
                 norm.running_mean.normal_()
                 norm.running_var.uniform_(0.5, 1.5)
-    return made.double().eval()
+    return network.double().eval()
 
 
-def systems_of(made: nn.Module) -> dict[tuple[str, int], nn.Module]:
+def systems_of(network: nn.Module) -> dict[tuple[str, int], nn.Module]:
     """The system at each site and layer of a model."""
-    return {(system.site, system.layer): system for system in systems(made).values()}
+    return {(system.site, system.layer): system for system in systems(network).values()}
 
 
 def tokens(*shape: int, seed: int = 0) -> Tensor:
@@ -127,25 +127,25 @@ def inputs(kind: str, rows: int = 3, time: int = 6, seed: int = 1) -> dict[str, 
     if kind == "speech":
         random = torch.Generator().manual_seed(seed)
         return {"inputs": 3 * torch.rand(rows, time, BINS, dtype=torch.float64, generator=random)}
-    given = {"input_ids": tokens(rows, time, seed=seed)}
+    batch = {"input_ids": tokens(rows, time, seed=seed)}
     if kind == "seq2seq":
-        given["decoder_input_ids"] = tokens(rows, time, seed=seed + 1)
-    return given
+        batch["decoder_input_ids"] = tokens(rows, time, seed=seed + 1)
+    return batch
 
 
 def labels(kind: str, rows: int = 3, time: int = 6, seed: int = 2) -> Tensor:
     """Labels, a third of which is -100, but never the last."""
     random = torch.Generator().manual_seed(seed)
     if kind == "classifier":
-        made = torch.randint(CLASSES, (rows,), generator=random)
+        drawn = torch.randint(CLASSES, (rows,), generator=random)
     elif kind in ("regression", "speech"):
         shape = (rows,) if kind == "regression" else (rows, time, BINS)
-        made = torch.randn(shape, dtype=torch.float64, generator=random)
+        drawn = torch.randn(shape, dtype=torch.float64, generator=random)
     else:
-        made = tokens(rows, time, seed=seed)
-    left_out = torch.rand(made.shape, generator=random) < 0.3
+        drawn = tokens(rows, time, seed=seed)
+    left_out = torch.rand(drawn.shape, generator=random) < 0.3
     left_out.view(-1)[-1] = False
-    return made.masked_fill(left_out, -100)
+    return drawn.masked_fill(left_out, -100)
 
 
 class ModelSubject:
@@ -154,8 +154,8 @@ class ModelSubject:
     Of an encoder-decoder the sequence is the target, and the memory is the source.
     """
 
-    def __init__(self, kind: str, made: Any) -> None:
-        self.kind, self.module = kind, made
+    def __init__(self, kind: str, module: Any) -> None:
+        self.kind, self.module = kind, module
         self.causal = kind in DECODERS
 
     def draw(self, rows: int, time: int, seed: int) -> Batch:
@@ -165,19 +165,19 @@ class ModelSubject:
 
     def __call__(self, batch, *, padding=None, mask=None, cache=None) -> Result:
         assert mask is None, "models take no masks of attention"
-        given = {self.module.main_input_name: batch.sequence, "attention_mask": padding}
+        inputs = {self.module.main_input_name: batch.sequence, "attention_mask": padding}
         if self.kind == "seq2seq":
-            given = {"input_ids": batch.memory, "attention_mask": batch.memory_padding}
-            given |= {"decoder_input_ids": batch.sequence, "decoder_attention_mask": padding}
-        given = {name: ~x if "mask" in name else x for name, x in given.items() if x is not None}
+            inputs = {"input_ids": batch.memory, "attention_mask": batch.memory_padding}
+            inputs |= {"decoder_input_ids": batch.sequence, "decoder_attention_mask": padding}
+        inputs = {name: ~x if "mask" in name else x for name, x in inputs.items() if x is not None}
         if cache is not None:
-            given |= {"cache": cache, "use_cache": True}
-        with hw.record(self.module) as decided:
-            out = self.module(**given)
+            inputs |= {"cache": cache, "use_cache": True}
+        with hw.record(self.module) as recorded:
+            out = self.module(**inputs)
         # The encoder of two stacks decides for positions of the source, not of the sequence.
         decisions = [
             routing.weights
-            for path, passes in decided.items()
+            for path, passes in recorded.items()
             for routing in passes
             if self.kind != "seq2seq" or systems(self.module)[path].site != "encoder_self"
         ]

@@ -87,11 +87,11 @@ def model(attention: Any = "standard", *, seed: int = 3, **options: Any) -> hw.S
     return hw.Seq2SeqLM(hw.Seq2SeqLMConfig(**{**sizes, **options})).double()
 
 
-def settings_of(**given: Any) -> TrainingSettings:
+def settings_of(**settings: Any) -> TrainingSettings:
     """Settings of a training of 6 steps."""
     defaults = {"max_steps": 6, "batch_tokens": 60, "learning_rate": 3e-3, "warmup_steps": 2}
     defaults |= {"log_every": 1, "evaluate_every": 2, "precision": "float32"}
-    return TrainingSettings(**{**defaults, **given})
+    return TrainingSettings(**{**defaults, **settings})
 
 
 class Trained(NamedTuple):
@@ -119,33 +119,33 @@ def train(
 ) -> Trained:
     """Train on 80 reversals, in 11 batches of up to 60 tokens, or on other data."""
     network = model() if network is None else network
-    how = settings_of(**settings)
+    training = settings_of(**settings)
     parts = data or (Reversals(), Reversals(12, seed=1))
     console = Console(file=io.StringIO(), width=10_000)
     rates: list[float] = []
     weights: list[dict[str, Tensor]] = []
 
-    def before(optimizer: Any, *_: Any) -> None:
+    def note_rate(optimizer: Any, *_: Any) -> None:
         rates.append(optimizer.param_groups[0]["lr"])
 
-    def after(*_: Any) -> None:
+    def note_weights(*_: Any) -> None:
         weights.append({name: x.detach().clone() for name, x in network.state_dict().items()})
 
     with ExitStack() as stack:
-        stack.callback(of_optimizers.register_optimizer_step_pre_hook(before).remove)
-        stack.callback(of_optimizers.register_optimizer_step_post_hook(after).remove)
-        accelerator = accelerator_for(how, folder)
+        stack.callback(of_optimizers.register_optimizer_step_pre_hook(note_rate).remove)
+        stack.callback(of_optimizers.register_optimizer_step_post_hook(note_weights).remove)
+        accelerator = accelerator_for(training, folder)
         share = {"rank": accelerator.process_index, "world": accelerator.num_processes}
-        share |= {"workers": how.loader_workers}
+        share |= {"workers": training.loader_workers}
         batches = (
-            Batches(items, collate, how.batch_tokens, seed=seed, **share)
-            for items, seed in zip(parts, (how.seed, None), strict=True)
+            Batches(items, collate, training.batch_tokens, seed=seed, **share)
+            for items, seed in zip(parts, (training.seed, None), strict=True)
         )
-        freeze_all_but(network, how.train)
-        given = (network, *batches, how, folder, accelerator)
-        run = Trainer(*given, console=console, measure=measure).fit()
+        freeze_all_but(network, training.train)
+        trainer = (network, *batches, training, folder, accelerator)
+        run = Trainer(*trainer, console=console, measure=measure).fit()
         if accelerator.is_main_process and not (folder / "model").is_dir():
-            write_model(type(network), how, folder, lambda path: None)
+            write_model(type(network), training, folder, lambda path: None)
         accelerator.wait_for_everyone()
         final = type(network).from_pretrained(folder / "model")
     losses, validations = (
@@ -153,5 +153,5 @@ def train(
         for kind in ("loss", "eval_loss")
     )
     history = [{k: v for k, v in record.items() if k != "seconds"} for record in run.history]
-    found = (final, losses, validations, run.step, run.best_step)
-    return Trained(*found, rates, weights, console.file.getvalue(), history)
+    figures = (losses, validations, run.step, run.best_step, rates, weights)
+    return Trained(final, *figures, console.file.getvalue(), history)

@@ -28,7 +28,7 @@ app = typer.Typer(
     rich_markup_mode="rich",  # rich.markdown would double the time of `headwise --help`
     pretty_exceptions_show_locals=False,
 )
-imported: list[str] = []  # modules of `--import`, which the processes of a command import too
+imported_modules: list[str] = []  # those of `--import`, which the processes of a command import too
 GOES_ON = "The same command goes on from here."
 
 
@@ -47,7 +47,7 @@ def command(panel: str, example: str) -> Callable[[Callable[..., None]], Callabl
                 function(**arguments)
 
         paragraphs = (function.__doc__ or "").split("\n\n")  # each is wrapped by the terminal
-        text = "\n\n".join(" ".join(each.split()) for each in paragraphs)
+        text = "\n\n".join(" ".join(paragraph.split()) for paragraph in paragraphs)
         app.command(help=text, rich_help_panel=panel, epilog=f"Example: {example}")(run)
         return run
 
@@ -65,13 +65,13 @@ def clear_errors(when_stopped: str = "") -> Iterator[None]:
     except BrokenPipeError:  # the reader of our output has closed it
         raise typer.Exit(0) from None
     except (ValueError, OSError) as error:
-        own = {getattr(sys.modules.get(name), "__file__", "") for name in imported}
-        if own & {frame.filename for frame in traceback.extract_tb(error.__traceback__)}:
+        files = {getattr(sys.modules.get(name), "__file__", "") for name in imported_modules}
+        if files & {frame.filename for frame in traceback.extract_tb(error.__traceback__)}:
             raise  # whoever has written the module needs the traceback
-        fail(f"{error}{_about_cache(error)}", status=2)
+        fail(f"{error}{_cache_hint(error)}", status=2)
 
 
-def _about_cache(error: Exception) -> str:
+def _cache_hint(error: Exception) -> str:
     """The way out where the cache of `datasets` cannot be written, as in many containers."""
     datasets, file = sys.modules.get("datasets"), getattr(error, "filename", None)
     if datasets is None or not isinstance(file, str):
@@ -91,7 +91,7 @@ def fail(text: str, *, status: int) -> NoReturn:
 def print_next(console: Console, run: Path, *names: str) -> None:
     """Prints the commands that look into a finished run."""
     purposes = {"analyse": "what its heads do", "explore": "watch it at work"}
-    folder = shlex.quote(str(run)) + "".join(f" --import {name}" for name in imported)
+    folder = shlex.quote(str(run)) + "".join(f" --import {name}" for name in imported_modules)
     for name in names or purposes:
         say(console, f"{purposes[name]}: headwise {name} {folder}")
 
@@ -132,7 +132,7 @@ def _import(names: list[str] | None) -> list[str] | None:
                 f"there is no module {shown(name)}, expected one of this folder or of a package "
                 f"that is installed, without .py"
             ) from None
-        imported.append(name)
+        imported_modules.append(name)
     return names
 
 

@@ -8,16 +8,8 @@ import typer
 from rich.console import Console
 from typer import Argument, Option
 
-from headwise.cli.app import (
-    Changes,
-    Import,
-    Json,
-    command,
-    command_line,
-    print_json,
-    print_next,
-)
-from headwise.runs.names import MODEL, READ_AGAIN, check_run, is_plain
+from headwise.cli.app import Changes, Import, Json, command, command_line, print_json, print_next
+from headwise.runs.names import MODEL, READ_AGAIN, check_run, is_transformers_model
 from headwise.training.console import say, silence_libraries
 
 if TYPE_CHECKING:
@@ -56,45 +48,45 @@ def evaluate(
 
     from headwise.analysis.ablations import parse_ablations
     from headwise.data.splits import format_facts
-    from headwise.runs.evaluate import check_same_items, difference_of_runs, open_run
+    from headwise.runs.evaluate import check_same_items, open_run, outcome_difference
 
     silence_libraries()
     console, ablations = Console(stderr=as_json), [parse_ablations(ablate or []), {}]
-    opened = [open_run(folder, split, console, changes or []) for folder in folders]
+    runs = [open_run(folder, split, console, changes or []) for folder in folders]
     if against is not None:
-        check_same_items(*opened)
-    pairs = zip(opened, ablations, strict=False)
-    outcomes = [each.evaluate(console, changed) for each, changed in pairs]
-    difference = difference_of_runs(*outcomes) if against is not None else None
+        check_same_items(*runs)
+    pairs = zip(runs, ablations, strict=False)
+    outcomes = [finished.evaluate(console, changed) for finished, changed in pairs]
+    difference = outcome_difference(*outcomes) if against is not None else None
     if as_json:
-        document, *others = [
+        document, *baseline = [
             {
-                "run": each.folder,
-                "split": each.split,
+                "run": finished.folder,
+                "split": finished.split,
                 "items": len(outcome.scores[0].rows),
-                "item_name": each.task.item_name,
+                "item_name": finished.task.item_name,
                 "scores": [score.model_dump(exclude={"rows"}) for score in outcome.scores],
             }
-            for each, outcome in zip(opened, outcomes, strict=True)
+            for finished, outcome in zip(runs, outcomes, strict=True)
         ]
-        for other in others:
-            document |= {"against": other, "difference": difference}
+        if baseline:
+            document |= {"against": baseline[0], "difference": difference}
         print_json(document)
         return
-    for line in format_facts({split: opened[0].task.facts[split]}):
+    for line in format_facts({split: runs[0].task.facts[split]}):
         say(console, line)
-    notes = ["".join(f", ablated: {each}" for each in ablate or []), ""]
-    for each, outcome, note in zip(opened, outcomes, notes, strict=False):
+    notes = ["".join(f", ablated: {ablation}" for ablation in ablate or []), ""]
+    for finished, outcome, note in zip(runs, outcomes, notes, strict=False):
         if against is not None:
-            say(console, f"{each.folder}{note}", style="bold")
+            say(console, f"{finished.folder}{note}", style="bold")
         for score in outcome.scores:
             say(console, f"{score}  {score.note}".rstrip())
     if difference is not None:
-        say(console, _in_words(difference, outcomes[0]))
+        say(console, _format_difference(difference, outcomes[0]))
     print_next(console, run, "analyse")
 
 
-def _in_words(difference: "Estimate", outcome: "Outcome") -> str:
+def _format_difference(difference: "Estimate", outcome: "Outcome") -> str:
     """Returns the difference of two runs with its interval and p, and what these do not cover."""
     from headwise.analysis.statistics import p_value
 
@@ -135,14 +127,14 @@ def predict(
     check_run(run, changes or [], ["evaluation"])
 
     from headwise.recipes.recipe import task_class
-    from headwise.runs.evaluate import as_evaluated
+    from headwise.runs.evaluate import applied_ablations
     from headwise.runs.folder import read_model, read_recipe
     from headwise.tasks.task import PredictRequest
 
     silence_libraries()
     recipe, model = read_recipe(run, changes or []), read_model(run)
     request = PredictRequest(inputs or (), texts or (), number, output)
-    with as_evaluated(model, recipe.evaluation, Console(stderr=True), run.resolve().name):
+    with applied_ablations(model, recipe.evaluation, Console(stderr=True), run.resolve().name):
         lines = task_class(recipe.task).predict(run / MODEL, recipe, model, request)
         if as_json:
             print_json({"task": recipe.task, "predictions": list(lines)})
@@ -177,8 +169,9 @@ def analyse(
     from headwise.report.analysis import PAGE
 
     silence_libraries()
-    console, folder = Console(stderr=as_json), (output or _beside(models[0])).expanduser()
-    found = analyse_runs(
+    console = Console(stderr=as_json)
+    folder = (output or _page_folder(models[0])).expanduser()
+    analyses = analyse_runs(
         models,
         folder,
         console,
@@ -189,14 +182,14 @@ def analyse(
         command=command_line(),
     )
     if as_json:
-        findings = {each.name: each.findings for each in found}
-        read = {each.name: each.data for each in found}
+        data = {analysis.name: analysis.data for analysis in analyses}
+        findings = {analysis.name: analysis.findings for analysis in analyses}
         paths = {"page": folder / PAGE, "tables": folder / "tables"}
-        print_json({**paths, "data": read, "findings": findings})
+        print_json({**paths, "data": data, "findings": findings})
         return
-    for each in found:
-        for finding in each.findings:
-            say(console, f"{each.name}: {finding}" if len(found) > 1 else finding)
+    for analysis in analyses:
+        for finding in analysis.findings:
+            say(console, f"{analysis.name}: {finding}" if len(analyses) > 1 else finding)
     say(console, f"page for your browser: {folder / PAGE}")
     print_next(console, models[0], "explore")
 
@@ -236,7 +229,7 @@ def explore(
     silence_libraries()
     console, source = Console(stderr=True), Source(text, target, split, item or 0)
     explored = explore_runs(models, source, changes or [], remove, console)
-    page = explored.save((output or _beside(models[0]) / "explore.html").expanduser())
+    page = explored.save((output or _page_folder(models[0]) / "explore.html").expanduser())
     if as_json:
         print_json({"page": page, "removals": explored.removals.to_dict("records")})
     else:
@@ -246,10 +239,10 @@ def explore(
 def _check_models(models: Sequence[Path], changes: Sequence[str] | None, *keys: str) -> None:
     """Raises `ValueError` for a wrong folder, before PyTorch is loaded."""
     for model in models:
-        if not is_plain(model):
+        if not is_transformers_model(model):
             check_run(model, changes or [], keys)
 
 
-def _beside(model: Path) -> Path:
+def _page_folder(model: Path) -> Path:
     """Returns the folder of a model, for its pages; the current one for a name on the hub."""
     return model if model.is_dir() else Path()

@@ -17,7 +17,7 @@ from headwise.cli.app import (
     command,
     command_line,
     fail,
-    imported,
+    imported_modules,
     parse_names,
     print_json,
     print_next,
@@ -67,15 +67,15 @@ def compare(
     from headwise.recipes.document import check_names
     from headwise.settings import LARGEST_SEED
 
-    names = parse_names("--systems", systems)
-    data = parse_names("--datasets", datasets)
+    system_names = parse_names("--systems", systems)
+    dataset_names = parse_names("--datasets", datasets)
     numbers = [int(n) if n.isdecimal() else -1 for n in parse_names("--seeds", seeds)]
     if not all(0 <= number <= LARGEST_SEED for number in numbers):
         raise ValueError(
             f"--seeds is {shown(seeds)}, expected whole numbers from 0 to {LARGEST_SEED:,}, "
             f"separated by commas"
         )
-    check_names(recipe, names, data, changes or [])
+    check_names(recipe, system_names, dataset_names, changes or [])
 
     from headwise.recipes.recipe import load_recipe
     from headwise.report.comparison import (
@@ -91,46 +91,46 @@ def compare(
 
     silence_libraries()
     file = load_recipe(recipe, changes or [])
-    names = names or file.system_names
-    if not names:
+    system_names = system_names or file.system_names
+    if not system_names:
         raise ValueError(f"recipe {recipe} names no systems, expected some under `systems`")
     numbers = numbers or file.recipe.seeds or [file.recipe.training.seed]
     folder = (output or Path("runs") / Path(recipe).stem).expanduser()
     console, comparisons = Console(stderr=print_commands), {}
 
-    def write(of: Path) -> None:
-        comparisons[of] = read_comparison(of)
-        write_report(of, comparisons[of])
+    def write(data_folder: Path) -> None:
+        comparisons[data_folder] = read_comparison(data_folder)
+        write_report(data_folder, comparisons[data_folder])
 
     with cluster(ray_address) as ray:  # fails before the data are read
         planned = plan_comparison(
             file,
-            names,
+            system_names,
             numbers,
             folder,
             console,
-            datasets=data or file.dataset_names,
+            datasets=dataset_names or file.dataset_names,
             match=match is not None,
             grid=parse_grid(tune or []),
         )
         if print_commands:
             _print_commands(planned, folder, console)
             return
-        launcher = Launcher(jobs, ray, imported)
+        launcher = Launcher(jobs, ray, imported_modules)
         try:
             runs = run_comparison(
                 planned, folder, command_line(), console, launcher=launcher, write=write
             )
         except (KeyboardInterrupt, RunsFailed) as error:
-            for of in comparisons:
-                say(console, f"report as far as it goes: {of / PAGE}")
+            for data_folder in comparisons:
+                say(console, f"report as far as it goes: {data_folder / PAGE}")
             if isinstance(error, KeyboardInterrupt):
                 raise
             fail(str(error), status=1)
-    for of, comparison in comparisons.items():
+    for data_folder, comparison in comparisons.items():
         console.print(results_table(comparison), crop=False)
         say(console, verdict(comparison))
-        say(console, f"report: {of / PAGE}")
+        say(console, f"report: {data_folder / PAGE}")
     print_next(console, runs[-1].folder)
 
 
@@ -139,13 +139,13 @@ def _print_commands(planned: "list[DatasetComparison]", folder: Path, console: C
     from headwise.runs.process import train_command
 
     with locked(folder):
-        runs = [run for of in planned for run in of.init_folders(of.next_runs(console))]
+        runs = [run for each in planned for run in each.init_folders(each.next_runs(console))]
     waiting = [run.folder for run in runs if run.result() is None]
-    for each in waiting:
-        _python_m, *arguments = train_command(each, imported)
+    for run_folder in waiting:
+        _python_m, *arguments = train_command(run_folder, imported_modules)
         typer.echo(shlex.join(arguments))
-    then = "the same command goes on, and without --print-commands makes the report"
-    say(console, f"{len(waiting)} commands; when they have ended, {then}")
+    hint = "the same command goes on, and without --print-commands makes the report"
+    say(console, f"{len(waiting)} commands; when they have ended, {hint}")
 
 
 @command("Train", "headwise train lm-pydoc --system moa --set training.max_steps=100")
@@ -172,9 +172,9 @@ def train(
     is_run = recipe not in shipped_recipes() and Path(recipe).is_dir()
     if is_run:
         check_run(Path(recipe))
-        given = {"--system": system, "--dataset": dataset, "--output": output, "--set": changes}
-        if options := " and ".join(name for name, value in given.items() if value):
-            raise ValueError(f"{recipe} is a run, which goes on as it is: leave out {options}")
+        options = {"--system": system, "--dataset": dataset, "--output": output, "--set": changes}
+        if names := " and ".join(name for name, value in options.items() if value):
+            raise ValueError(f"{recipe} is a run, which goes on as it is: leave out {names}")
     else:
         check_names(recipe, filter(None, [system]), filter(None, [dataset]), changes or [])
 
@@ -188,13 +188,13 @@ def train(
     end_with_parent()
     console, folder = Console(), Path(recipe)
     if not is_run:
-        chosen = load_recipe(recipe, changes or []).system(system, dataset)
+        run_recipe = load_recipe(recipe, changes or []).system(system, dataset)
         parts = filter(None, [Path(recipe).stem, dataset, system or "model"])
         folder = (output or Path("runs") / "-".join(parts)).expanduser()
-        processes = accelerator_for(chosen.training, folder)  # of torchrun, or this one
+        processes = accelerator_for(run_recipe.training, folder)  # of torchrun, or this one
         with processes.main_process_first():
             if processes.is_main_process:
-                init_run_folder(folder, chosen)
+                init_run_folder(folder, run_recipe)
     result = train_run(folder, console)
     if result is None:  # the main process of torchrun prints it
         return
@@ -240,11 +240,11 @@ def recipes(
         ("\nThese have the papers' settings, or data that are not installed:", False),
     ):
         say(Console(), title, "bold")
-        of_kind = [each for each in listed_recipes() if each.is_offline is is_offline]
         _print_rows(
             [
-                (of.name, f"{of.task}, {of.budget}, {of.systems} systems: {of.description}")
-                for of in of_kind
+                (r.name, f"{r.task}, {r.budget}, {r.systems} systems: {r.description}")
+                for r in listed_recipes()
+                if r.is_offline is is_offline
             ]
         )
     say(Console(), "\nOne of them, to start your own from: headwise recipes NAME")
@@ -254,8 +254,8 @@ def _print_rows(rows: list[tuple[str, str]]) -> None:
     """Prints names and their descriptions in two columns, in the width of the terminal."""
     table = Table(Column(style="bold", no_wrap=True), Column(), box=None, show_header=False)
     table.pad_edge = False
-    for name, what in rows:
-        table.add_row(Text(name), Text(what))
+    for name, description in rows:
+        table.add_row(Text(name), Text(description))
     Console().print(table)
 
 
@@ -282,21 +282,21 @@ def cost(
     file = load_recipe(recipe, changes or [])
     file.check_comparable()
     task, dataset = task_class(file.recipe.task), None if file.has_data else file.dataset_names[0]
-    counted = task.cost_lengths(file.recipe)
-    recipes = {of: file.system(of, dataset) for of in names or file.system_names}
+    lengths = task.cost_lengths(file.recipe)
+    recipes = {name: file.system(name, dataset) for name in names or file.system_names}
     costs = {
-        of: model_cost(task.config(each), counted)
-        for of, each in (recipes or {"model": file.recipe}).items()
+        name: model_cost(task.config(system_recipe), lengths)
+        for name, system_recipe in (recipes or {"model": file.recipe}).items()
     }
     if as_json:
-        systems_of = {
-            of: each._asdict()
-            | {"parameters": each.parameters._asdict() | {"total": each.parameters.total}}
-            for of, each in costs.items()
+        documents = {
+            name: cost._asdict()
+            | {"parameters": cost.parameters._asdict() | {"total": cost.parameters.total}}
+            for name, cost in costs.items()
         }
-        print_json({"recipe": recipe, "lengths": counted, "systems": systems_of})
+        print_json({"recipe": recipe, "lengths": lengths, "systems": documents})
     else:
-        _print_costs(recipe, counted, costs)
+        _print_costs(recipe, lengths, costs)
 
 
 def _print_costs(name: str, lengths: dict[str, int], costs: dict[str, "Cost"]) -> None:
@@ -310,9 +310,9 @@ def _print_costs(name: str, lengths: dict[str, int], costs: dict[str, "Cost"]) -
     for system, cost in costs.items():
         numbers = (*cost.parameters, cost.parameters.total, cost.linear_macs, cost.macs)
         table.add_row(Text(system), *map(format_count, numbers))
-    counted = [f"{length} positions in the {stack}" for stack, length in lengths.items()]
+    counts = [f"{length} positions in the {stack}" for stack, length in lengths.items()]
     table.caption = (
-        f"MACs: {' and '.join(counted)}; the linear ones without the products of attention. Sizes "
+        f"MACs: {' and '.join(counts)}; the linear ones without the products of attention. Sizes "
         f"are those of the recipe: little data may give a smaller vocabulary."
     )
     table.caption_justify = "left"

@@ -44,18 +44,15 @@ def package_docs(packages: Sequence[str] = ("scipy",)) -> dict[str, datasets.Dat
     Args:
         packages: names of packages, as they are imported.
     """
-    return {
-        "train": from_generator(
-            _package_docs, packages=packages, signature=package_signature(packages)
-        )
-    }
+    signature = package_signature(packages)
+    return {"train": from_generator(_package_docs, packages=packages, signature=signature)}
 
 
 def _pydoc_topics(**_: object) -> Iterator[Row]:
     from pydoc_data.topics import topics
 
     seen = {""}
-    for name in sorted(topics, key=_order):
+    for name in sorted(topics, key=_sort_key):
         sentences = []
         for paragraph in map(prose_of, re.split(r"\n\s*\n", topics[name].strip())):
             if paragraph not in seen:
@@ -66,7 +63,7 @@ def _pydoc_topics(**_: object) -> Iterator[Row]:
 
 def _package_docs(packages: Sequence[str], **_: object) -> Iterator[Row]:
     texts = {text for package in packages for text in docstrings_of(package)}
-    for text in sorted(texts, key=_order):
+    for text in sorted(texts, key=_sort_key):
         if len(text.split()) >= 20:
             yield from _document(text.split("\n"))
 
@@ -76,7 +73,7 @@ def _document(lines: Sequence[str]) -> Iterator[Row]:
     yield from ({"text": line} for line in (*lines, "") if lines)
 
 
-def _order(text: str) -> bytes:
+def _sort_key(text: str) -> bytes:
     return hashlib.sha256(text.encode()).digest()
 
 
@@ -94,10 +91,10 @@ def prose_of(block: str) -> str:
     Headings, signatures, grammars, code, tables and labels ("Note:") are not prose.
     """
     bullet = _BULLET.match(block)
-    first, *others = block[bullet.end() if bullet else 0 :].split("\n")
-    indents = {len(line) - len(line.lstrip()) for line in others}
+    first, *rest = block[bullet.end() if bullet else 0 :].split("\n")
+    indents = {len(line) - len(line.lstrip()) for line in rest}
     is_definition = bullet is None and max(indents, default=0) > len(first) - len(first.lstrip())
-    words = " ".join(others if is_definition else [first, *others]).split()  # without its term
+    words = " ".join(rest if is_definition else [first, *rest]).split()  # without its term
     text = " ".join(words)
     is_prose = (
         len(indents) <= 1
@@ -134,21 +131,18 @@ def docstrings(packages: Sequence[str] = DOCUMENTED) -> dict[str, datasets.Datas
     Args:
         packages: names of packages, as they are imported.
     """
-    return {
-        "train": from_generator(
-            _docstrings, packages=packages, signature=package_signature(packages)
-        )
-    }
+    signature = package_signature(packages)
+    return {"train": from_generator(_docstrings, packages=packages, signature=signature)}
 
 
 def _docstrings(packages: Sequence[str], **_: object) -> Iterator[Row]:
-    found = {package: paragraphs_of(package) for package in packages}
-    times = Counter(text for texts in found.values() for text in texts)
-    unique = {name: [x for x in texts if times[x] == 1] for name, texts in found.items()}
+    paragraphs = {package: paragraphs_of(package) for package in packages}
+    counts = Counter(text for texts in paragraphs.values() for text in texts)
+    unique = {name: [x for x in texts if counts[x] == 1] for name, texts in paragraphs.items()}
     number = min(map(len, unique.values()))
     for package, texts in unique.items():
         # The hash of the text alone decides its split.
-        for text in sorted(texts, key=lambda text: _order(f"{package} {text}"))[:number]:
+        for text in sorted(texts, key=lambda text: _sort_key(f"{package} {text}"))[:number]:
             yield {"text": text, "label": package}
 
 
@@ -160,7 +154,7 @@ def paragraphs_of(package: str) -> list[str]:
 
 def docstrings_of(package: str) -> list[str]:
     """Returns the docstrings of the functions and classes of a package, file by file."""
-    found = []
+    texts: list[str] = []
     for file in _modules(package):
         try:
             tree = ast.parse(file.read_bytes())
@@ -168,11 +162,10 @@ def docstrings_of(package: str) -> list[str]:
             continue
         kinds = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
         nodes = (node for node in ast.walk(tree) if isinstance(node, kinds))
-        texts = filter(None, map(ast.get_docstring, nodes))
-        found += [
-            text for text in texts if not re.search("[\ud800-\udfff]", text)
-        ]  # lone surrogates
-    return found
+        found = filter(None, map(ast.get_docstring, nodes))
+        # Lone surrogates cannot be encoded.
+        texts += [text for text in found if not re.search("[\ud800-\udfff]", text)]
+    return texts
 
 
 def package_signature(packages: Sequence[str]) -> str:
@@ -192,7 +185,7 @@ def _modules(package: str) -> list[Path]:
         ) from None
     tests = {"test", "tests", "testing"}
     names = [(file, file.relative_to(folder).parts) for file in sorted(folder.rglob("*.py"))]
-    return [file for file, own in names if tests.isdisjoint(x.strip("_") for x in own)]
+    return [file for file, parts in names if tests.isdisjoint(part.strip("_") for part in parts)]
 
 
 # --- translation: message catalogues ------------------------------------------------------------
@@ -278,7 +271,7 @@ def _patches(patch: int, split: str, **_: object) -> Iterator[Row]:
     from sklearn.datasets import load_sample_images
 
     side = 3 * patch
-    regions = np.concatenate([_squares(x, side, side) for x in load_sample_images().images])
+    regions = np.concatenate([_squares(image, side, side) for image in load_sample_images().images])
     order = np.random.default_rng(1).permutation(len(regions))
     tenth = max(1, len(regions) // 10)
     validation, test, train = np.split(order, [tenth, 2 * tenth])

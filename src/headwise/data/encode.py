@@ -42,7 +42,7 @@ def encode_rows(
         features: the types of the columns that the function returns.
     """
     name = fingerprint(rows, *cache_key, features)
-    with _locked(name):
+    with _lock(name):
         return rows.map(
             lambda columns: function(dict(columns)),  # `datasets` reads its columns lazily
             batched=True,
@@ -73,8 +73,8 @@ def cached_folder(kind: str, cache_key: Sequence[object], write: Callable[[Path]
         write: writes the files into an empty folder, whose path it is given.
     """
     name = hash_of(FORMAT, *cache_key)[:32]
-    folder = _cache(kind) / name
-    with _locked(name):
+    folder = _cache_folder(kind) / name
+    with _lock(name):
         if not folder.is_dir():
             with written_whole(folder) as partial_folder:
                 partial_folder.mkdir()
@@ -89,15 +89,15 @@ def content_hash(rows: datasets.Dataset) -> str:
     """
 
     def write(folder: Path) -> None:
-        total = hashlib.sha256()
+        digest = hashlib.sha256()
         for column in sorted(rows.column_names):
-            of_column = hashlib.sha256(column.encode())
+            column_digest = hashlib.sha256(column.encode())
             for batch in rows.select_columns([column]).iter(100):
                 for value in batch[column]:
                     content = value if isinstance(value, bytes) and value else repr(value).encode()
-                    of_column.update(len(content).to_bytes(8, "big") + content)
-            total.update(of_column.digest())
-        (folder / "sha256").write_text(total.hexdigest(), encoding="utf-8")
+                    column_digest.update(len(content).to_bytes(8, "big") + content)
+            digest.update(column_digest.digest())
+        (folder / "sha256").write_text(digest.hexdigest(), encoding="utf-8")
 
     folder = cached_folder("digests", [rows._fingerprint], write)
     return (folder / "sha256").read_text(encoding="utf-8")
@@ -195,10 +195,10 @@ def pad(items: Sequence[Mapping[str, Any]], fill: Mapping[str, float]) -> dict[s
     return batch
 
 
-def _cache(kind: str) -> Path:
+def _cache_folder(kind: str) -> Path:
     return Path(datasets.config.HF_DATASETS_CACHE) / "headwise" / kind
 
 
-def _locked(name: str) -> FileLock:
-    _cache("locks").mkdir(parents=True, exist_ok=True)
-    return FileLock(_cache("locks") / f"{name}.lock")
+def _lock(name: str) -> FileLock:
+    _cache_folder("locks").mkdir(parents=True, exist_ok=True)
+    return FileLock(_cache_folder("locks") / f"{name}.lock")

@@ -22,7 +22,7 @@ from headwise.data.load import DataError, file_signature
 from headwise.files import write_text
 
 PALETTE = "palette.json"
-_SAMPLED = 250_000  # pixels for k-means, as in minGPT: five of each image of CIFAR-10
+_SAMPLED_PIXELS = 250_000  # pixels for k-means, as in minGPT: five of each image of CIFAR-10
 _SEED = 1
 
 
@@ -105,19 +105,19 @@ class Palette:
 
     @classmethod
     def learn(
-        cls, images: Iterable[np.ndarray], shape: tuple[int, int, int], most_colors: int
+        cls, images: Iterable[np.ndarray], shape: tuple[int, int, int], max_colors: int
     ) -> Self:
         """Returns the palette of arrays of images, `(images, height, width, channels)`."""
         height, width, channels = shape
         weights = 256 ** np.arange(channels)[::-1]  # make one number of the bytes of a pixel
         counts = np.zeros(256**channels, np.int32)
-        for some in images:
-            numbers, times = np.unique(some.reshape(-1, channels) @ weights, return_counts=True)
-            counts[numbers] += times
+        for batch in images:
+            numbers, repeats = np.unique(batch.reshape(-1, channels) @ weights, return_counts=True)
+            counts[numbers] += repeats
         numbers = np.flatnonzero(counts)
         colors = (numbers[:, None] // weights % 256).astype(np.uint8)
-        if len(colors) > most_colors:
-            colors = _k_means(colors, counts[numbers], most_colors)
+        if len(colors) > max_colors:
+            colors = _k_means(colors, counts[numbers], max_colors)
         return cls(height, width, colors)
 
     @property
@@ -152,14 +152,14 @@ class Palette:
         return cls(content["height"], content["width"], np.array(content["colors"], np.uint8))
 
 
-def _k_means(colors: np.ndarray, counts: np.ndarray, number: int) -> np.ndarray:
+def _k_means(colors: np.ndarray, counts: np.ndarray, max_colors: int) -> np.ndarray:
     """Returns the centres of sampled pixels as bytes, given the frequency of each colour."""
     from sklearn.cluster import KMeans
 
-    sampled = np.random.default_rng(_SEED).multinomial(_SAMPLED, counts / counts.sum())
+    sampled = np.random.default_rng(_SEED).multinomial(_SAMPLED_PIXELS, counts / counts.sum())
     colors, weights = colors[sampled > 0], sampled[sampled > 0]
-    if len(colors) > number:
-        k_means = KMeans(number, n_init=1, max_iter=20, random_state=_SEED)
+    if len(colors) > max_colors:
+        k_means = KMeans(max_colors, n_init=1, max_iter=20, random_state=_SEED)
         k_means.fit(colors.astype(np.float64), sample_weight=weights)
         colors = np.round(k_means.cluster_centers_).astype(np.uint8)
     return np.unique(colors, axis=0)

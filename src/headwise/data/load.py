@@ -69,7 +69,7 @@ def load(data: Data, split: str, task: type[TaskData]) -> datasets.Dataset:
     except DataError as error:
         source = data.path if files is None else ", ".join(files_of(files))
         raise DataError(f"{source}: {error}") from None
-    needed = {first for name in names.values() if name for first in (name, name.split(".")[0])}
+    needed = {key for name in names.values() if name for key in (name, name.split(".")[0])}
     return rows.select_columns([name for name in rows.column_names if name in needed])
 
 
@@ -103,20 +103,20 @@ def _reason(error: Exception) -> str:
 
 def keep_encoded(rows: Any) -> Any:
     """Returns rows whose images and sounds stay files: tasks decode them, and name bad ones."""
-    for name, kind in (rows.features or {}).items():
-        if isinstance(kind, datasets.Image | datasets.Audio):
-            rows = rows.cast_column(name, type(kind)(decode=False))
+    for name, feature in (rows.features or {}).items():
+        if isinstance(feature, datasets.Image | datasets.Audio):
+            rows = rows.cast_column(name, type(feature)(decode=False))
     return rows
 
 
-def pick_columns(columns: Columns, names: Names, kinds: Mapping[str, Any]) -> Columns:
+def pick_columns(columns: Columns, names: Names, features: Mapping[str, Any]) -> Columns:
     """Returns the columns of a task under the task's names; numbers of classes become names.
 
     Args:
         columns: the columns of some rows.
         names: the name of each column in the data, with dots inside records; None for a column that
             the data need not have.
-        kinds: the features of the data; or a row, where the features are not known.
+        features: the features of the data; or a row, where the features are not known.
 
     Raises:
         DataError: the data lack a column.
@@ -125,34 +125,35 @@ def pick_columns(columns: Columns, names: Names, kinds: Mapping[str, Any]) -> Co
     >>> pick_columns(rows, {"source": "texts.en"}, {"texts": {"en": ""}})
     {'source': ['a', 'b']}
     """
-    known, picked = dict(_flatten(kinds)), {}
-    for ours, name in names.items():
+    known = dict(_flatten(features))
+    picked = {}
+    for column, name in names.items():
         if name is None:
             continue
         # A column that a task has read itself may hold records, such as a sound with its path.
-        if name not in known and not (name == ours and name in kinds):
+        if name not in known and not (name == column and name in features):
             raise DataError(
                 f"the data have no column {name!r}, {expected_one_of(name, known)}; name it with "
-                f"data.columns.{ours}=..."
+                f"data.columns.{column}=..."
             )
-        first, *inner = [name] if name in columns else name.split(".")
-        values, kind = columns[first], known.get(name)
+        outer, *inner = [name] if name in columns else name.split(".")
+        values, feature = columns[outer], known.get(name)
         for key in inner:
             values = [None if record is None else record[key] for record in values]
-        if isinstance(kind, datasets.ClassLabel):  # -1 is no label, as in test sets on the hub
-            values = [None if x is None or x < 0 else kind.names[x] for x in values]
-        picked[ours] = values
+        if isinstance(feature, datasets.ClassLabel):  # -1 is no label, as in test sets on the hub
+            values = [None if x is None or x < 0 else feature.names[x] for x in values]
+        picked[column] = values
     return picked
 
 
-def _flatten(kinds: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+def _flatten(features: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
     """Yields the name of each column, with dots inside records, and its feature."""
-    for name, kind in kinds.items():
-        inner = kind.flatten() if isinstance(kind, datasets.Translation) else kind
+    for name, feature in features.items():
+        inner = feature.flatten() if isinstance(feature, datasets.Translation) else feature
         if isinstance(inner, Mapping):
             yield from _flatten(inner, f"{prefix}{name}.")
         else:
-            yield f"{prefix}{name}", kind
+            yield f"{prefix}{name}", feature
 
 
 def from_generator(generator: Callable[..., Iterator[Row]], **options: Any) -> datasets.Dataset:
@@ -164,9 +165,9 @@ def from_generator(generator: Callable[..., Iterator[Row]], **options: Any) -> d
             of a package or the signature of a file; so it takes `**_`.
     """
     # `datasets` would divide lists among its processes.
-    fixed = {name: tuple(x) if isinstance(x, list) else x for name, x in options.items()}
+    values = {name: tuple(x) if isinstance(x, list) else x for name, x in options.items()}
     try:
-        rows = datasets.Dataset.from_generator(generator, gen_kwargs={**fixed, "format": FORMAT})
+        rows = datasets.Dataset.from_generator(generator, gen_kwargs={**values, "format": FORMAT})
         return keep_encoded(rows)
     except datasets.exceptions.DatasetGenerationError as error:
         if isinstance(error.__cause__, DataError):
@@ -182,13 +183,13 @@ def from_generator(generator: Callable[..., Iterator[Row]], **options: Any) -> d
 def from_files(files: Files, data: Data) -> datasets.Dataset:
     """Returns the rows of the files of a split: one file, several, or one for each column."""
     shards, paths = shards_of(files), files_of(files)
-    if (kind := _reader(shards[0])) in ("json", "parquet"):
+    if (reader := _choose_reader(shards[0])) in ("json", "parquet"):
         try:
-            return datasets.load_dataset(kind, data_files=paths, split="train", **data.options)
+            return datasets.load_dataset(reader, data_files=paths, split="train", **data.options)
         except Exception as error:
             message = f"{', '.join(paths)} cannot be read: {_reason(error)}"
             raise DataError(message) from error
-    return from_generator(_rows, shards=shards, signatures=list(map(file_signature, paths)))
+    return from_generator(_shard_rows, shards=shards, signatures=list(map(file_signature, paths)))
 
 
 def shards_of(files: Files) -> list[dict[str, str]]:
@@ -210,18 +211,18 @@ def shards_of(files: Files) -> list[dict[str, str]]:
 def file_signature(path: str) -> str:
     """Returns the path of a file with its size and time of change, by which a cache knows it."""
     try:
-        files, _, (found,) = fsspec.get_fs_token_paths(path)
-        info = files.info(found)
+        file_system, _, (file,) = fsspec.get_fs_token_paths(path)
+        info = file_system.info(file)
     except (OSError, ValueError) as error:
         raise DataError(
             f"there is no file {path} ({type(error).__name__}). If the data have moved, say where "
             f"they are with --set data.files.SPLIT=..."
         ) from error
-    known = [info.get(key) for key in ("size", "mtime", "ETag", "LastModified")]
-    return f"{path} {known}"
+    version = [info.get(key) for key in ("size", "mtime", "ETag", "LastModified")]
+    return f"{path} {version}"
 
 
-def _rows(shards: Sequence[Mapping[str, str]], **_: Any) -> Iterator[Row]:
+def _shard_rows(shards: Sequence[Mapping[str, str]], **_: Any) -> Iterator[Row]:
     for shard in shards:
         yield from rows_of_shard(shard)
 
@@ -233,17 +234,18 @@ def rows_of_shard(shard: Mapping[str, str]) -> Iterator[Row]:
         DataError: a file is not UTF-8, or files have unequal numbers of lines; the message names
             the file and the line.
     """
-    if (kind := _reader(shard)) == "table":
-        yield from _table(shard[""])
+    if (reader := _choose_reader(shard)) == "table":
+        yield from _table_rows(shard[""])
         return
-    if kind != "text":
-        yield from datasets.load_dataset(kind, data_files=shard[""], split="train", streaming=True)
+    if reader != "text":
+        files = shard[""]
+        yield from datasets.load_dataset(reader, data_files=files, split="train", streaming=True)
         return
     columns = {name or "text": lines(path) for name, path in shard.items()}
     for number, row in enumerate(zip_longest(*columns.values()), start=1):
         if None in row:
-            rest = (sum(1 for _ in column) for column in columns.values())
-            counts = [number - (x is None) + more for x, more in zip(row, rest, strict=True)]
+            left = (sum(1 for _ in column) for column in columns.values())
+            counts = [number - (line is None) + n for line, n in zip(row, left, strict=True)]
             sizes = (f"{path} has {n:,}" for path, n in zip(shard.values(), counts, strict=True))
             raise DataError(
                 f"{' and '.join(sizes)} lines, expected equal numbers: line n of one belongs to "
@@ -273,7 +275,7 @@ def lines(path: str) -> Iterator[str]:
         raise DataError(f"{path} cannot be read after line {number:,}: {error}") from error
 
 
-def _table(path: str) -> Iterator[Row]:
+def _table_rows(path: str) -> Iterator[Row]:
     """Yields the rows of a table whose first line names the columns; all values are texts.
 
     The fields of a .csv may be quoted and hold line breaks; a .tsv has no quotes.
@@ -300,7 +302,7 @@ def _table(path: str) -> Iterator[Row]:
         raise DataError(f"{path}, line {reader.line_num:,}: {error}") from error
 
 
-def _reader(shard: Mapping[str, str]) -> str:
+def _choose_reader(shard: Mapping[str, str]) -> str:
     """Returns the reader of a file: `text`, `table`, or the name of a builder of `datasets`."""
     suffix = _suffix(next(iter(shard.values())))
     return _READERS.get(suffix, "text") if list(shard) == [""] else "text"
@@ -308,5 +310,5 @@ def _reader(shard: Mapping[str, str]) -> str:
 
 def _suffix(path: str) -> str:
     """Returns the suffix of a file, without that of a compression."""
-    name = Path(path)
-    return (name.with_suffix("") if name.suffix in _COMPRESSED else name).suffix.lower()
+    file = Path(path)
+    return (file.with_suffix("") if file.suffix in _COMPRESSED else file).suffix.lower()

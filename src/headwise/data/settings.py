@@ -103,9 +103,8 @@ class Data(FrozenSettings):
                 if problem["type"] == "extra_forbidden":
                     hint = did_you_mean(str(problem["loc"][-1]), type(self).model_fields)
                     raise ValueError(f"there is no key {key}{hint}") from error
-                raise ValueError(
-                    f"{key}: {problem['msg'].removeprefix('Value error, ')}"
-                ) from error
+                message = problem["msg"].removeprefix("Value error, ")
+                raise ValueError(f"{key}: {message}") from error
             if "files" in keys:
                 keys["files"] = {split: files[split] for split in keys["files"]}  # absolute paths
         return self
@@ -123,7 +122,7 @@ class Data(FrozenSettings):
         return ", ".join(Path(file).name for file in files_of(self.files["train"]))
 
 
-def merge_data(under: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
+def merge_data(data: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the keys of data with changes; a change of the source drops the keys of the old one.
 
     Another source is another `path`, training files in place of a path, or the reverse.
@@ -133,11 +132,12 @@ def merge_data(under: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, A
     >>> merge_data({"files": {"train": "a.tsv"}}, {"files": {"test": "b.tsv"}})
     {'files': {'train': 'a.tsv', 'test': 'b.tsv'}}
     """
-    path, files, others = under.get("path"), under.get("files"), over.get("files")
-    is_other = path is not None and over.get("path", path) != path
-    is_other |= path is not None and isinstance(others, Mapping) and "train" in others
-    is_other |= files is not None and over.get("path") is not None
-    return merge({k: x for k, x in under.items() if not (is_other and k in _SOURCE_KEYS)}, over)
+    path, files, new_files = data.get("path"), data.get("files"), changes.get("files")
+    is_other_source = path is not None and changes.get("path", path) != path
+    is_other_source |= path is not None and isinstance(new_files, Mapping) and "train" in new_files
+    is_other_source |= files is not None and changes.get("path") is not None
+    dropped = _SOURCE_KEYS if is_other_source else ()
+    return merge({key: value for key, value in data.items() if key not in dropped}, changes)
 
 
 def files_of(files: Files) -> list[str]:

@@ -52,8 +52,9 @@ def sound_files(folder: str, pattern: str | None) -> list[tuple[str, Row]]:
     files = []
     for path in sorted(Path(folder).rglob("*")):
         if path.suffix.lower() in SUFFIXES and not path.name.startswith("."):
-            name, stat = path.relative_to(folder).as_posix(), path.stat()
+            name = path.relative_to(folder).as_posix()
             match = re.search(pattern, name) if pattern else None
+            stat = path.stat()
             signature = f"{stat.st_size} {stat.st_mtime_ns}"
             key = match[1] if match else name.rpartition(".")[0]
             files.append((key, {"path": str(path), "name": name, "signature": signature}))
@@ -114,9 +115,8 @@ def stft(waves: Tensor, rate: int) -> Tensor:
     """Transforms waveforms `(batch, samples)` into complex spectra `(batch, time, bins)`."""
     hop, samples = hop_length(rate), waves.size(1)
     padded = pad(waves, (hop, num_frames(samples, rate) * hop - samples))
-    return torch.stft(
-        padded, 2 * hop, hop, window=_window(hop), center=False, return_complex=True
-    ).mT
+    window = _window(hop)
+    return torch.stft(padded, 2 * hop, hop, window=window, center=False, return_complex=True).mT
 
 
 def istft(spectra: Tensor, rate: int) -> Tensor:
@@ -205,7 +205,7 @@ def _vowels(
     distance = (frequencies[:, :, None] - formants[:, None]) / BANDWIDTHS
     envelope = (np.array([1.0, 0.5, 0.25]) / (1 + distance**2)).sum(-1) + 0.01
     envelope /= harmonics**0.5  # the power of a voice falls with frequency
-    levels = (np.interp(time, points, of_one) for of_one in envelope.T)
+    levels = (np.interp(time, points, harmonic) for harmonic in envelope.T)
     wave = sum(level * np.sin(h * phase) for level, h in zip(levels, harmonics, strict=True))
     return wave / max(rms(wave), 1e-12)
 

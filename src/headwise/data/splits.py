@@ -44,22 +44,20 @@ def load_splits(data: Data, task: type[TaskData]) -> tuple[dict[str, Any], Facts
     if not sys.stderr.isatty():
         datasets.disable_progress_bars()
     stream = Stream(data, task) if data.streaming else None
-    read = read_splits(data, task, SPLITS[1:] if stream else SPLITS)
+    raw = read_splits(data, task, SPLITS[1:] if stream else SPLITS)
     if stream is not None:
-        read |= {split: stream.held_out_rows(split) for split in stream.held_out}
-    splits: dict[str, Any] = {
-        name: clean_rows(rows, data, name, task) for name, rows in read.items()
-    }
+        raw |= {split: stream.held_out_rows(split) for split in stream.held_out}
+    splits: dict[str, Any] = {split: clean_rows(raw[split], data, split, task) for split in raw}
     for name in data.tests:
-        own = data.test_set(name)
+        test_data = data.test_set(name)
         try:
-            read[name] = read_splits(own, task, ("test",))["test"]
+            raw[name] = read_splits(test_data, task, ("test",))["test"]
         except DataError as error:
             raise DataError(f"data.tests.{name}: {error}") from error
-        splits[name] = clean_rows(read[name], own, name, task)
+        splits[name] = clean_rows(raw[name], test_data, name, task)
     facts: Facts = {name: {"rows": 0} for name in (*SPLITS, *data.tests)}
     for name, rows in splits.items():
-        if (left_out := len(read[name]) - len(rows)) > 0:  # a row of text may become several
+        if (left_out := len(raw[name]) - len(rows)) > 0:  # a row of text may become several
             facts[name]["left out"] = left_out
     fractions = {"test": data.test_fraction, "validation": data.validation_fraction}
     shares = {name: share for name, share in fractions.items() if name not in splits}
@@ -74,7 +72,7 @@ def load_splits(data: Data, task: type[TaskData]) -> tuple[dict[str, Any], Facts
         if not len(rows):
             raise DataError(
                 f"{data.display_name}: the {name} split has no rows, of "
-                f"{len(read.get(name, read['train'])):,} that were read: give more data, files or "
+                f"{len(raw.get(name, raw['train'])):,} that were read: give more data, files or "
                 f"a split of its own, or larger shares (data.validation_fraction, "
                 f"data.test_fraction)"
             )
@@ -83,7 +81,7 @@ def load_splits(data: Data, task: type[TaskData]) -> tuple[dict[str, Any], Facts
         facts[name]["SHA-256"] = content_hash(splits[name])[:12]
     if stream is not None:
         splits["train"] = stream
-        facts["train"] = {"files or shards": stream.number, "SHA-256": stream.content_hash[:12]}
+        facts["train"] = {"files or shards": stream.num_shards, "SHA-256": stream.content_hash[:12]}
     return {name: splits[name] for name in facts}, facts
 
 
@@ -96,12 +94,12 @@ def read_splits(data: Data, task: type[TaskData], splits: Iterable[str]) -> Spli
         built_in = task.built_in[data.path](**data.options)
         if "test" not in built_in and "train" not in splits:
             built_in = {"test": built_in["train"]}
-        own = {split: load(data, split, task) for split in splits if split in data.files}
-        return {split: rows for split, rows in built_in.items() if split in splits} | own
-    given = {*data.files, "train"}
+        from_files = {split: load(data, split, task) for split in splits if split in data.files}
+        return {split: rows for split, rows in built_in.items() if split in splits} | from_files
+    available = {*data.files, "train"}
     if data.path is not None:
-        given |= {split for split in splits if data.split.get(split, split) is not None}
-    return {split: load(data, split, task) for split in splits if split in given}
+        available |= {split for split in splits if data.split.get(split, split) is not None}
+    return {split: load(data, split, task) for split in splits if split in available}
 
 
 def clean_rows(
@@ -110,18 +108,20 @@ def clean_rows(
     """Returns the rows that a task keeps, with the hashes of their keys if it has a key."""
     settings = data.model_dump(include=task.clean_keys, exclude={"tests", "window", "held_out"})
     names = column_names(data, split if split in SPLITS else "test", task)
-    function = partial(_clean, names=names, kinds=rows.features, task=task, data=data, split=split)
+    clean = partial(_clean, names=names, features=rows.features, task=task, data=data, split=split)
     features = task.clean_features
     if features is not None and task.key is not None:
         features = datasets.Features({**features, KEY: datasets.Value("uint64")})
     cache_key = [f"{task.name}: reading {split}", settings, names]
-    return encode_rows(rows, function, cache_key, batch_size=task.rows_at_once, features=features)
+    return encode_rows(rows, clean, cache_key, batch_size=task.rows_at_once, features=features)
 
 
 def _clean(
-    columns: Columns, *, names: Names, kinds: Any, task: type[TaskData], data: Data, split: str
+    columns: Columns, *, names: Names, features: Any, task: type[TaskData], data: Data, split: str
 ) -> Columns:
-    columns = task.clean(pick_columns(columns, names, kinds) if names else columns, data, split)
+    if names:
+        columns = pick_columns(columns, names, features)
+    columns = task.clean(columns, data, split)
     if task.key is not None:
         columns[KEY] = hash_keys(columns[task.key])
     if task.clean_features is not None:  # the key itself need not be kept
@@ -132,11 +132,11 @@ def _clean(
 def hash_keys(keys: Iterable[Any]) -> Hashes:
     """Returns the first 8 bytes of the SHA-256 of each key, which is a text or bytes."""
 
-    def hashed(key: Any) -> int:
+    def hash_key(key: Any) -> int:
         content = key if isinstance(key, bytes) else str(key).encode("utf-8", "surrogatepass")
         return int.from_bytes(hashlib.sha256(content).digest()[:8], "big")
 
-    return np.fromiter(map(hashed, keys), np.uint64)
+    return np.fromiter(map(hash_key, keys), np.uint64)
 
 
 def hash_split(rows: datasets.Dataset, shares: Mapping[str, float]) -> Splits:
@@ -153,12 +153,13 @@ def hash_split(rows: datasets.Dataset, shares: Mapping[str, float]) -> Splits:
 
 def tail_split(rows: datasets.Dataset, shares: Mapping[str, float]) -> Splits:
     """Splits running text: each share is taken from the end, and has at least one row."""
-    splits, end, place = {}, len(rows), np.arange(len(rows))
+    splits = {}
+    end, numbers = len(rows), np.arange(len(rows))
     for split, share in shares.items():
         begin = max(0, end - max(1, round(share * len(rows))))
-        splits[split] = _select(rows, (place >= begin) & (place < end), "tail", begin, end)
+        splits[split] = _select(rows, (numbers >= begin) & (numbers < end), "tail", begin, end)
         end = begin
-    return {**splits, "train": _select(rows, place < end, "tail", 0, end)}
+    return {**splits, "train": _select(rows, numbers < end, "tail", 0, end)}
 
 
 def sample(rows: datasets.Dataset, fraction: float) -> datasets.Dataset:
@@ -172,8 +173,8 @@ def sample(rows: datasets.Dataset, fraction: float) -> datasets.Dataset:
         keys = (np.arange(len(rows)) // _PASSAGE).astype(np.uint64)
     hashes = _split_mix(keys)
     ordered = np.unique(hashes)
-    last = ordered[max(1, round(fraction * len(ordered))) - 1] if len(ordered) else 0
-    return _select(rows, hashes <= last, "sample", fraction)
+    limit = ordered[max(1, round(fraction * len(ordered))) - 1] if len(ordered) else 0
+    return _select(rows, hashes <= limit, "sample", fraction)
 
 
 def count_repeated(rows: datasets.Dataset, train: datasets.Dataset | None) -> dict[str, int]:
@@ -187,11 +188,9 @@ def count_repeated(rows: datasets.Dataset, train: datasets.Dataset | None) -> di
     return {name: number for name, number in counts.items() if number}
 
 
-def _select(
-    rows: datasets.Dataset, is_in: NDArray[np.bool_], *cache_key: object
-) -> datasets.Dataset:
+def _select(rows: datasets.Dataset, mask: np.ndarray, *cache_key: object) -> datasets.Dataset:
     name = fingerprint(rows, "selected", *cache_key)
-    return rows.select(np.flatnonzero(is_in), new_fingerprint=name)
+    return rows.select(np.flatnonzero(mask), new_fingerprint=name)
 
 
 def _split_mix(keys: Hashes) -> Hashes:
@@ -214,6 +213,6 @@ def format_facts(facts: Facts) -> list[str]:
         return f"{value:,}" if isinstance(value, int) else value
 
     return [
-        f"{split}: {', '.join(f'{name} {number(value)}' for name, value in of_split.items())}"
-        for split, of_split in facts.items()
+        f"{split}: {', '.join(f'{name} {number(value)}' for name, value in values.items())}"
+        for split, values in facts.items()
     ]

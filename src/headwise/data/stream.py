@@ -42,7 +42,7 @@ class Stream:
         encode: returns the dataset of the rows of a window, which are given as columns; the task
             sets it.
         window: the number of rows that are in memory at once.
-        number: the number of shards.
+        num_shards: the number of shards.
         held_out: the names of the splits that are taken from the head of the first shard.
         content_hash: a hash of the sizes and the times of change of files, or of the revision of a
             dataset on the hub.
@@ -52,7 +52,7 @@ class Stream:
 
     def __init__(self, data: Data, task: type[TaskData]) -> None:
         self.window = data.window
-        self._size, self._kinds = data.held_out, None
+        self._held_out_size, self._features = data.held_out, None
         self._names = column_names(data, "train", task)
         self._shards: list[Callable[[], Iterator[Row]]]
         sources: list[object] = []
@@ -61,42 +61,44 @@ class Stream:
             self._shards = [partial(rows_of_shard, shard) for shard in shards]
             sources += [file_signature(path) for path in files_of(data.files["train"])]
         else:
-            split = keep_encoded(from_hub(data, "train", task, streaming=True))
-            self._kinds, number = split.features, int(split.num_shards)
-            self._shards = [partial(iter, split.shard(number, index)) for index in range(number)]
+            rows = keep_encoded(from_hub(data, "train", task, streaming=True))
+            self._features, count = rows.features, int(rows.num_shards)
+            self._shards = [partial(iter, rows.shard(count, index)) for index in range(count)]
             builder = datasets.load_dataset_builder(data.path, data.name, revision=data.revision)
-            files = builder.config.data_files or {}
-            sources += [data.path, data.name, *(of.origin_metadata for of in files.values())]
-        self.number = len(self._shards)
+            files = (builder.config.data_files or {}).values()
+            sources += [data.path, data.name, *(split.origin_metadata for split in files)]
+        self.num_shards = len(self._shards)
         self.content_hash = hash_of(*sources, data.window, data.held_out)
-        own = {x for x in SPLITS if data.path and data.split.get(x, x) is not None}
-        self.held_out = [split for split in SPLITS[1:] if split not in {*data.files, *own}]
+        named = {x for x in SPLITS if data.path and data.split.get(x, x) is not None}
+        self.held_out = [split for split in SPLITS[1:] if split not in {*data.files, *named}]
 
     def held_out_rows(self, split: str) -> datasets.Dataset:
         """Returns the rows of a split that is held out."""
-        begin = self.held_out.index(split) * self._size
-        rows = list(islice(self._shards[0](), begin, begin + self._size))
-        if len(rows) < self._size:
+        begin = self.held_out.index(split) * self._held_out_size
+        end = begin + self._held_out_size
+        rows = list(islice(self._shards[0](), begin, end))
+        if begin + len(rows) < end:
             raise DataError(
                 f"the first file or shard has {begin + len(rows):,} rows, expected more than the "
-                f"{begin + self._size:,} that are held out: set data.held_out to fewer, or give "
-                f"data of their own for the validation and the test split"
+                f"{end:,} that are held out: set data.held_out to fewer, or give data of their own "
+                f"for the validation and the test split"
             )
-        return datasets.Dataset.from_list(rows, self._kinds)
+        return datasets.Dataset.from_list(rows, self._features)
 
     def train_rows(self, shard: int) -> Iterator[Row]:
         """Yields the rows of a shard without those that are held out."""
-        begin = 0 if shard else len(self.held_out) * self._size
+        begin = 0 if shard else len(self.held_out) * self._held_out_size
         return islice(self._shards[shard](), begin, None)
 
     def columns(self, rows: list[Row]) -> Columns:
         """Returns rows as the columns of the task."""
         columns = {name: [row[name] for row in rows] for name in rows[0]}
-        return pick_columns(columns, self._names, self._kinds or rows[0])
+        return pick_columns(columns, self._names, self._features or rows[0])
 
-    def head(self, number: int) -> Columns:
+    def head(self, count: int) -> Columns:
         """Returns the first training rows, as the columns of the task."""
-        rows = list(islice(chain.from_iterable(map(self.train_rows, range(self.number))), number))
+        shards = map(self.train_rows, range(self.num_shards))
+        rows = list(islice(chain.from_iterable(shards), count))
         if not rows:
             raise DataError("the training split is a stream without rows, expected some")
         return self.columns(rows)
@@ -142,35 +144,39 @@ class StreamBatches:
 
     def __iter__(self) -> Iterator[Batch]:
         while True:
-            at = self.position
-            is_whole_pass = not (at["shard"] or at["row"] or at["of_window"])
+            start = self.position
+            is_whole_pass = not (start["shard"] or start["row"] or start["of_window"])
             is_empty = True
             for rows, end in self._windows():
                 items = self._stream.encode(self._stream.columns(rows))
-                for batch in islice(self._batches_of(items), at["of_window"], None):
+                for batch in islice(self._window_batches(items), self.position["of_window"], None):
                     is_empty = False
-                    # A new dictionary, since a checkpoint may hold the old one.
-                    at = self.position = {**at, "of_window": at["of_window"] + 1}
+                    self._move(of_window=self.position["of_window"] + 1)
                     yield self._collate(items.__getitems__(batch))
-                at = self.position = {**at, "windows": at["windows"] + 1, "of_window": 0, **end}
+                self._move(windows=self.position["windows"] + 1, of_window=0, **end)
             if is_whole_pass and is_empty:
                 raise DataError(
                     f"the training split is a stream, and this process finds no row in it that "
                     f"fits a batch of {self._batch_tokens} tokens: give more data, use fewer "
                     f"processes, or raise training.batch_tokens"
                 )
-            self.position = {**at, "passes": at["passes"] + 1, "shard": 0, "row": 0}
+            self._move(passes=self.position["passes"] + 1, shard=0, row=0)
+
+    def _move(self, **changes: int) -> None:
+        # A new dictionary, since a checkpoint may hold the old one.
+        self.position = {**self.position, **changes}
 
     def _windows(self) -> Iterator[tuple[list[Row], dict[str, int]]]:
         """Yields the rows of each window that is left in this pass, and the window's end."""
-        stream, at = self._stream, self.position
-        order = np.random.default_rng((self._seed, at["passes"])).permutation(stream.number)
-        by_shard = stream.number % self._world == 0
+        stream, position = self._stream, self.position
+        random = np.random.default_rng((self._seed, position["passes"]))
+        order = random.permutation(stream.num_shards)
+        by_shard = stream.num_shards % self._world == 0
         if by_shard:
             order = order[self._rank :: self._world]
         window: list[Row] = []
-        for place in range(at["shard"], len(order)):
-            begin = at["row"] if place == at["shard"] else 0
+        for place in range(position["shard"], len(order)):
+            begin = position["row"] if place == position["shard"] else 0
             rows = islice(stream.train_rows(int(order[place])), begin, None)
             for number, row in enumerate(rows, start=begin):
                 if by_shard or number % self._world == self._rank:
@@ -181,10 +187,10 @@ class StreamBatches:
         if window:
             yield window, {"shard": len(order), "row": 0}
 
-    def _batches_of(self, items: EncodedDataset) -> Iterator[list[int]]:
+    def _window_batches(self, items: EncodedDataset) -> Iterator[list[int]]:
         """Yields the batches of a window, without the items that are longer than a batch."""
-        number = self.position["windows"]
-        items.set_epoch(number)  # the random parts of items differ between windows
+        window = self.position["windows"]
+        items.set_epoch(window)  # the random parts of items differ between windows
         lengths = np.asarray(items.lengths)
         if not len(lengths):  # all rows of the window were left out
             return
@@ -197,8 +203,8 @@ class StreamBatches:
                 f"{self._batch_tokens} tokens: they are left out; raise batch_tokens to have them",
                 stacklevel=2,
             )
-        if len(fitting):
-            batches = token_batches(
-                lengths[fitting], self._batch_tokens, seed=self._seed, epoch=number
-            )
-            yield from (fitting[batch].tolist() for batch in batches)
+        if not len(fitting):
+            return
+        lengths = lengths[fitting]
+        for batch in token_batches(lengths, self._batch_tokens, seed=self._seed, epoch=window):
+            yield fitting[batch].tolist()

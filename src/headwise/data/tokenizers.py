@@ -37,7 +37,7 @@ Role = Literal["pad", "bos", "eos", "unk", "mask"]
 PAD, BOS, EOS, UNK, MASK, LINE_END = "<pad>", "<bos>", "<eos>", "<unk>", "<mask>", "\n"
 SPACE = "▁"  # shows a space on pages, as in sentencepiece
 
-_OWN: dict[Role, str] = {"pad": PAD, "bos": BOS, "eos": EOS, "unk": UNK, "mask": MASK}
+_TOKENS: dict[Role, str] = {"pad": PAD, "bos": BOS, "eos": EOS, "unk": UNK, "mask": MASK}
 # The roles that a model needs, and the templates of a text and of a pair of texts.
 _ROLES: dict[Kind, tuple[Role, ...]] = {
     "lines": ("pad",),
@@ -51,10 +51,10 @@ _TEMPLATES: dict[Kind, tuple[str, str]] = {
     "classifier": ("{bos} $A {eos}", "{bos} $A {eos} {eos} $B {eos}"),
     "translation": ("$A {eos}", "$A {eos} $B {eos}"),
 }
-_CLASSES: Mapping[str, Any] = {"lines": LineTokenizer, "masked": MaskTokenizer}
+_TOKENIZER_CLASSES: Mapping[str, Any] = {"lines": LineTokenizer, "masked": MaskTokenizer}
 # The time to learn byte-pair encoding grows with the square of a word's length. So longer words (in
 # bytes) are learned in pieces; they are encoded as a whole.
-_LONGEST_WORD = 256
+_MAX_WORD_BYTES = 256
 
 
 class TokenizerSettings(FrozenSettings):
@@ -76,15 +76,15 @@ class TokenizerSettings(FrozenSettings):
 
     @model_validator(mode="after")
     def _check(self) -> Self:
-        own = self.model_dump(exclude_defaults=True, exclude={"pretrained"})
-        if self.pretrained is not None and own:
+        given = self.model_dump(exclude_defaults=True, exclude={"pretrained"})
+        if self.pretrained is not None and given:
             raise ValueError(
-                f"{' and '.join(own)} and pretrained are given, expected one of them: the "
+                f"{' and '.join(given)} and pretrained are given, expected one of them: the "
                 f"vocabulary of {self.pretrained!r} is ready-made"
             )
-        if self.type == "bpe" and self.pretrained is None and self.vocab_size < 256 + len(_OWN):
+        if self.type == "bpe" and self.pretrained is None and self.vocab_size < 256 + len(_TOKENS):
             raise ValueError(
-                f"vocab_size is {self.vocab_size}, expected at least {256 + len(_OWN)}: the 256 "
+                f"vocab_size is {self.vocab_size}, expected at least {256 + len(_TOKENS)}: the 256 "
                 f"bytes and the special tokens are part of every vocabulary of subwords"
             )
         return self
@@ -107,40 +107,43 @@ def open_tokenizer(
         cache_key: identifies these texts.
     """
     if folder is not None and (folder / "tokenizer.json").is_file():
-        return ready_made(str(folder), kind)
+        return adapt_tokenizer(str(folder), kind)
     if settings.pretrained is not None:
-        return ready_made(settings.pretrained, kind)
+        return adapt_tokenizer(settings.pretrained, kind)
 
     def write(folder: Path) -> None:
-        learned(texts(), settings, kind).save_pretrained(folder)
+        learn_tokenizer(texts(), settings, kind).save_pretrained(folder)
 
     key = [kind, settings.model_dump(), tokenizers.__version__, *cache_key]
     return read_tokenizer(cached_folder("tokenizers", key, write), kind)
 
 
-def learned(
+def learn_tokenizer(
     texts: Iterable[str], settings: TokenizerSettings, kind: Kind
 ) -> PreTrainedTokenizerFast:
     """Returns a tokenizer that is learned from texts; equal texts give equal tokenizers.
 
     >>> settings = TokenizerSettings(vocab_size=300)
-    >>> tokenizer = learned(["open it", "open the file"], settings, "classifier")
+    >>> tokenizer = learn_tokenizer(["open it", "open the file"], settings, "classifier")
     >>> tokenizer.convert_ids_to_tokens(tokenizer("open")["input_ids"])
     ['<bos>', 'Ġopen', '<eos>']
     """
-    has_words = settings.type == "word"
-    roles = {role: _OWN[role] for role in (*_ROLES[kind], *(("unk",) if has_words else ()))}
-    special = [*map(_OWN.get, _ROLES[kind]), *([LINE_END] if kind == "lines" else [])]
+    learn = _learn_words if settings.type == "word" else _learn_subwords
+    roles: dict[Role, str] = {role: _TOKENS[role] for role in _ROLES[kind]}
+    special_tokens = [*roles.values(), *([LINE_END] if kind == "lines" else [])]
+    if settings.type == "word":
+        roles["unk"] = UNK
+        special_tokens.append(UNK)
     options: dict[str, Any] = {
         "vocab_size": settings.vocab_size,
         "min_frequency": settings.min_frequency,
-        "special_tokens": [*special, *([UNK] if has_words else [])],
+        "special_tokens": special_tokens,
         "show_progress": False,
     }
-    return _with_template((_words if has_words else _subwords)(texts, kind, options), kind, roles)
+    return _with_template(learn(texts, kind, options), kind, roles)
 
 
-def _words(texts: Iterable[str], kind: Kind, options: dict[str, Any]) -> Tokenizer:
+def _learn_words(texts: Iterable[str], kind: Kind, options: dict[str, Any]) -> Tokenizer:
     """Returns a vocabulary of the words between white space."""
     backend = Tokenizer(models.WordLevel(unk_token=UNK))
     # The name of a special token in a text is an unknown word.
@@ -156,11 +159,11 @@ def _words(texts: Iterable[str], kind: Kind, options: dict[str, Any]) -> Tokeniz
     return backend
 
 
-def _subwords(texts: Iterable[str], kind: Kind, options: dict[str, Any]) -> Tokenizer:
+def _learn_subwords(texts: Iterable[str], kind: Kind, options: dict[str, Any]) -> Tokenizer:
     """Returns a vocabulary of subwords by byte-level byte-pair encoding."""
     backend = Tokenizer(models.BPE())
     words = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    pieces = pre_tokenizers.Split(Regex(f".{{1,{_LONGEST_WORD}}}"), "isolated")
+    pieces = pre_tokenizers.Split(Regex(f".{{1,{_MAX_WORD_BYTES}}}"), "isolated")
     # With a space before it, the first word has the same subwords as inside a text.
     first: list[Any] = []
     if kind == "masked":  # no space is inserted behind a mask
@@ -180,7 +183,7 @@ def _subwords(texts: Iterable[str], kind: Kind, options: dict[str, Any]) -> Toke
     return backend
 
 
-def ready_made(name: str, kind: Kind) -> PreTrainedTokenizerFast:
+def adapt_tokenizer(name: str, kind: Kind) -> PreTrainedTokenizerFast:
     """Returns a ready-made tokenizer with the special tokens and the template of a task.
 
     A special token is added where the tokenizer lacks one, or has the same token for two roles:
@@ -192,23 +195,23 @@ def ready_made(name: str, kind: Kind) -> PreTrainedTokenizerFast:
     """
     path = Path(name).expanduser()
     if (path / "tokenizer.json").is_file() and not (path / "tokenizer_config.json").is_file():
-        found = PreTrainedTokenizerFast(tokenizer_file=str(path / "tokenizer.json"))
+        tokenizer = PreTrainedTokenizerFast(tokenizer_file=str(path / "tokenizer.json"))
     else:
-        found = read_tokenizer(path if path.is_dir() else name)
-    theirs: dict[Role, str | None] = {
-        "eos": found.eos_token or getattr(found, "sep_token", None),
-        "bos": found.bos_token or getattr(found, "cls_token", None),
-        "unk": found.unk_token,
-        "mask": getattr(found, "mask_token", None),
-        "pad": found.pad_token,
+        tokenizer = read_tokenizer(path if path.is_dir() else name)
+    tokens: dict[Role, str | None] = {
+        "eos": tokenizer.eos_token or getattr(tokenizer, "sep_token", None),
+        "bos": tokenizer.bos_token or getattr(tokenizer, "cls_token", None),
+        "unk": tokenizer.unk_token,
+        "mask": getattr(tokenizer, "mask_token", None),
+        "pad": tokenizer.pad_token,
     }
     roles: dict[Role, str] = {}
-    for role, token in theirs.items():
+    for role, token in tokens.items():
         if token is not None and token not in roles.values():
             roles[role] = token
         elif role in _ROLES[kind]:
-            roles[role] = _OWN[role]
-    backend = Tokenizer.from_str(found.backend_tokenizer.to_str())
+            roles[role] = _TOKENS[role]
+    backend = Tokenizer.from_str(tokenizer.backend_tokenizer.to_str())
     backend.no_padding()
     backend.no_truncation()
     # New tokens get the last ids; the other tokens keep theirs.
@@ -224,18 +227,19 @@ def read_tokenizer(source: Path | str, kind: Kind = "classifier") -> PreTrainedT
     """
     try:
         # Without trust_remote_code=False, transformers might ask on the terminal.
-        found = _CLASSES.get(kind, AutoTokenizer).from_pretrained(source, trust_remote_code=False)
+        tokenizer_class = _TOKENIZER_CLASSES.get(kind, AutoTokenizer)
+        tokenizer = tokenizer_class.from_pretrained(source, trust_remote_code=False)
     except Exception as error:  # the hub's client and the Rust library raise anything
         raise DataError(
             f"the tokenizer in {source} cannot be read ({error}): name a folder with "
             f"tokenizer.json, or a tokenizer on the Hugging Face hub; copy or train a run again"
         ) from error
-    if not found.is_fast:
+    if not tokenizer.is_fast:
         raise DataError(
-            f"{source} has a {type(found).__name__}, expected a fast tokenizer, with a file "
+            f"{source} has a {type(tokenizer).__name__}, expected a fast tokenizer, with a file "
             f"tokenizer.json; convert it, or choose another"
         )
-    return found
+    return tokenizer
 
 
 def encoder_of(tokenizer: PreTrainedTokenizerFast) -> Callable[[Sequence[str]], list[list[int]]]:
@@ -252,9 +256,8 @@ def encoder_of(tokenizer: PreTrainedTokenizerFast) -> Callable[[Sequence[str]], 
     backend.no_truncation()
 
     def encode(texts: Sequence[str]) -> list[list[int]]:
-        return [
-            found.ids for found in backend.encode_batch_fast(list(texts), add_special_tokens=False)
-        ]
+        encodings = backend.encode_batch_fast(list(texts), add_special_tokens=False)
+        return [encoding.ids for encoding in encodings]
 
     return encode
 
@@ -268,7 +271,7 @@ def largest_size(settings: TokenizerSettings, kind: Kind) -> int:
     """Returns the largest size that a vocabulary can have once it is learned."""
     if settings.pretrained is None:
         return settings.vocab_size
-    return vocab_size(ready_made(settings.pretrained, kind))
+    return vocab_size(adapt_tokenizer(settings.pretrained, kind))
 
 
 def has_words(tokenizer: PreTrainedTokenizerFast) -> bool:
@@ -285,15 +288,15 @@ def _with_template(
     elif kind == "masked":  # a mask includes the space before it
         backend.add_special_tokens([AddedToken(roles["mask"], lstrip=True, normalized=False)])
     names = {"end": LINE_END, **roles}
-    one, two = ([piece.format(**names) for piece in of.split(" ")] for of in _TEMPLATES[kind])
-    special = sorted({piece for piece in two if piece not in ("$A", "$B")})
-    backend.post_processor = TemplateProcessing(
-        single=one, pair=two, special_tokens=[(name, backend.token_to_id(name)) for name in special]
-    )
+    templates = (template.split(" ") for template in _TEMPLATES[kind])
+    single, pair = ([piece.format(**names) for piece in template] for template in templates)
+    special = sorted({piece for piece in pair if piece not in ("$A", "$B")})
+    ids = [(token, backend.token_to_id(token)) for token in special]
+    backend.post_processor = TemplateProcessing(single=single, pair=pair, special_tokens=ids)
     arguments: dict[str, Any] = {f"{role}_token": token for role, token in roles.items()}
     if kind == "lines":
         arguments |= {"bos_token": LINE_END, "eos_token": LINE_END, "padding_side": "left"}
-    return _CLASSES.get(kind, PreTrainedTokenizerFast)(
+    return _TOKENIZER_CLASSES.get(kind, PreTrainedTokenizerFast)(
         tokenizer_object=backend,
         model_input_names=["input_ids", "attention_mask"],
         clean_up_tokenization_spaces=False,  # decoding must restore the text
@@ -308,19 +311,19 @@ def token_names(tokenizer: PreTrainedTokenizerBase) -> dict[int, str]:
     Tokens of byte-level BPE are decoded: `▁` stands for a space; a byte that is no character by
     itself, and a character that cannot be printed, is escaped. Other tokens are their own names.
 
-    >>> tokenizer = learned(["an été", "an été"], TokenizerSettings(vocab_size=300), "translation")
+    >>> tokenizer = learn_tokenizer(["an été", "an été"], TokenizerSettings(), "translation")
     >>> names = token_names(tokenizer)
     >>> [names[number] for number in tokenizer("an été\tà")["input_ids"]]
     ['▁an', '▁été', '\\t', '\\xc3', '\\xa0', '<eos>']
     """
     backend = getattr(tokenizer, "backend_tokenizer", None)  # slow tokenizers have none
-    is_of_bytes = "ByteLevel" in repr(getattr(backend, "decoder", None))
-    bytes_of = {character: byte for byte, character in bytes_to_unicode().items()}
+    is_byte_level = "ByteLevel" in repr(getattr(backend, "decoder", None))
+    to_byte = {character: byte for byte, character in bytes_to_unicode().items()}
     added = tokenizer.added_tokens_decoder
 
     def name(token: str, number: int) -> str:
-        if is_of_bytes and number not in added and bytes_of.keys() >= set(token):
-            text = bytes(map(bytes_of.__getitem__, token)).decode("utf-8", "backslashreplace")
+        if is_byte_level and number not in added and to_byte.keys() >= set(token):
+            text = bytes(map(to_byte.__getitem__, token)).decode("utf-8", "backslashreplace")
             token = text.replace(" ", SPACE)
         escaped = (x if x.isprintable() else x.encode("unicode_escape").decode() for x in token)
         return "".join(escaped)

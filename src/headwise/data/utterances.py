@@ -17,7 +17,7 @@ from headwise.data.load import DataError
 from headwise.data.sound import SILENCE, Waveform, hop_length, num_frames, rms, stft
 
 COLORS = {"white": 0.0, "pink": 1.0, "brown": 2.0}
-_PIECE = 30  # seconds; longer recordings are scored in pieces, as PESQ is made for 8 to 30 s
+_PIECE_SECONDS = 30  # longer recordings are scored in pieces, as PESQ is made for 8 to 30 s
 Random = np.random.Generator
 
 
@@ -64,7 +64,7 @@ class Recordings:
 
     Attributes:
         samples, speakers: the length and the speaker of each row.
-        of_speaker: the rows of each speaker.
+        rows_by_speaker: the rows of each speaker.
         has_noise: whether each row has a noisy waveform, too.
     """
 
@@ -74,9 +74,9 @@ class Recordings:
         self.samples = pc.binary_length(columns["clean"]).to_numpy() // 4
         self.speakers = columns["speaker"].to_pylist()
         self.has_noise = columns["noisy"].null_count == 0
-        self.of_speaker: dict[str, list[int]] = {}
+        self.rows_by_speaker: dict[str, list[int]] = {}
         for row, speaker in enumerate(self.speakers):
-            self.of_speaker.setdefault(speaker, []).append(row)
+            self.rows_by_speaker.setdefault(speaker, []).append(row)
 
     def read(self, row: int, column: str = "clean") -> Waveform:
         """Returns the waveform of a row."""
@@ -86,7 +86,7 @@ class Recordings:
         """Joins excerpts of random recordings of a speaker to a given length."""
         waves: list[Waveform] = []
         while samples > 0:
-            wave = self.read(int(random.choice(self.of_speaker[speaker])))
+            wave = self.read(int(random.choice(self.rows_by_speaker[speaker])))
             start = int(random.integers(max(1, len(wave) - samples + 1)))
             waves.append(wave[start : start + samples])
             samples -= len(waves[-1])
@@ -122,46 +122,41 @@ class Utterances(EncodedDataset):
         *,
         is_training: bool,
     ) -> None:
-        own_noise = noise.get(split if split in ("train", "validation") else "test")
+        split_noise = noise.get(split if split in ("train", "validation") else "test")
         if split not in ("train", "validation"):
             # A further test set may have its own kinds and levels of noise.
-            own = data.test_set(split) if split in data.tests else data
-            kinds = data.tests.get(split, {}).get("noise") or own.test_noise or own.noise
-            noise_of_split = {"noise": kinds, "snr": own.snr, "level": own.level}
-            data = data.model_copy(update=noise_of_split)
+            test = data.test_set(split) if split in data.tests else data
+            kinds = data.tests.get(split, {}).get("noise") or test.test_noise or test.noise
+            data = data.model_copy(update={"noise": kinds, "snr": test.snr, "level": test.level})
         self.data, self.floor, self.is_training = data, floor, is_training
         self.size = item_samples(data.seconds, data.rate)
-        self.sounds, self.noise = Recordings(rows[split]), own_noise and Recordings(own_noise)
-        has_others = len(self.sounds.of_speaker) > 1
+        self.sounds = Recordings(rows[split])
+        self.noise = split_noise and Recordings(split_noise)
+        has_others = len(self.sounds.rows_by_speaker) > 1
         self.talkers = self.sounds if has_others else Recordings(rows["train"])
         seed = (data.seed, int.from_bytes(split.encode()))  # splits have different noise
         self.cache_key: list[object] = [self.size]
         utterances = [[row] for row in range(len(self.sounds.speakers))]
         if not self.sounds.has_noise:
-            speakers = self.sounds.of_speaker | self.talkers.of_speaker
+            speakers = self.sounds.rows_by_speaker | self.talkers.rows_by_speaker
             if "babble" in data.noise and len(speakers) == 1:
                 raise DataError(
                     f"noise is {data.noise} and there is one speaker, expected several, since "
                     f"babble is made of other speakers: set data.speaker_pattern, put the files of "
                     f"each speaker into a folder, or leave babble out of data.noise"
                 )
-            hashed = own_noise and content_hash(own_noise)
-            self.cache_key += [data.noise, data.snr, data.level, seed, hashed]
+            noise_hash = split_noise and content_hash(split_noise)
+            self.cache_key += [data.noise, data.snr, data.level, seed, noise_hash]
             utterances = self._join_short()
         pieces = [piece for utterance in utterances for piece in self._pieces(utterance)]
         frames = [num_frames(min(piece["samples"], self.size), data.rate) for piece in pieces]
-        super().__init__(
-            datasets.Dataset.from_list(pieces),
-            np.array(frames),
-            self._frames,
-            seed,
-            resample_each_epoch=is_training,
-        )
+        items, lengths = datasets.Dataset.from_list(pieces), np.array(frames)
+        super().__init__(items, lengths, self._frames, seed, resample_each_epoch=is_training)
 
     def _join_short(self) -> list[list[int]]:
         """Groups the recordings of each speaker, until each group is as long as an item."""
         groups: list[list[int]] = []
-        for rows in self.sounds.of_speaker.values():
+        for rows in self.sounds.rows_by_speaker.values():
             group: list[int] = []
             # In the order of a folder, recordings of the same word would often be joined.
             for row in np.random.default_rng(0).permutation(rows).tolist():
@@ -177,7 +172,7 @@ class Utterances(EncodedDataset):
         piece = {"speaker": self.sounds.speakers[rows[0]], "rows": rows}
         if self.is_training:
             return [{**piece, "start": 0, "samples": total}] * max(1, total // self.size)
-        number = -(-total // max(_PIECE * self.data.rate, self.size))
+        number = -(-total // max(_PIECE_SECONDS * self.data.rate, self.size))
         ends = [total * end // number for end in range(number + 1)]
         return [{**piece, "start": start, "samples": end - start} for start, end in pairwise(ends)]
 
@@ -218,9 +213,9 @@ class Utterances(EncodedDataset):
         if kind in COLORS:
             return colored_noise(random, samples, kind)
         if kind == "babble":
-            others = [name for name in self.talkers.of_speaker if name != speaker]
-            names = random.choice(others, size=random.integers(3, 7)).tolist()
-            waves = [self.talkers.talk(random, name, samples) for name in names]
+            others = [other for other in self.talkers.rows_by_speaker if other != speaker]
+            chosen = random.choice(others, size=random.integers(3, 7)).tolist()
+            waves = [self.talkers.talk(random, other, samples) for other in chosen]
             audible = [wave / rms(wave) for wave in waves if rms(wave) > SILENCE]
             return np.sum(audible or [np.zeros(samples)], axis=0).astype(np.float32)
         assert self.noise is not None

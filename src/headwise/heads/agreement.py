@@ -22,7 +22,7 @@ from headwise.heads.ablation import HEADS
 from headwise.heads.attention import Attention, AttentionInputs
 from headwise.heads.system import Routing
 from headwise.messages import check_choice, check_range
-from headwise.ops.layers import is_traced, once_more
+from headwise.ops.layers import checkpointed, is_traced
 
 # The least variance of a capsule, which is 0 where heads agree exactly, and of standardised costs.
 VARIANCE_FLOOR, COST_FLOOR = 1e-6, 1e-9
@@ -162,7 +162,7 @@ class AgreementAttention(Attention):
             # The outputs of a layer norm are several times as large as those of heads.
             gain = 0.5**0.5
         else:
-            gain = self._first_gain(dims) * self.num_heads**0.5
+            gain = self._vote_gain(dims) * self.num_heads**0.5
         # He's bound for the ReLU, and Glorot's for the votes, each of one head's own matrix.
         capsule_bound = (6 / self.capsule_weight.size(1)) ** 0.5
         vote_bound = gain * (3 / self.embed_dim) ** 0.5
@@ -174,8 +174,8 @@ class AgreementAttention(Attention):
         if self.beta_a is not None and self.activation == "sigmoid":
             nn.init.constant_(self.beta_a, dims * ENTROPY * self.num_heads / self.num_capsules)
 
-    def _first_gain(self, dims: int) -> float:
-        """The factor of votes' first bound over Glorot's bound and √H, for capsules of a width.
+    def _vote_gain(self, dims: int) -> float:
+        """The factor of the votes' first bound over Glorot's bound and √H, for capsules of a width.
 
         No scale changes which heads EM routing hears, so its own is that of the output alone, which
         activations halve. Simple routing is saturated by large votes before anything is learned;
@@ -204,16 +204,16 @@ class AgreementAttention(Attention):
             capsules = capsules.relu_()
         votes = torch.bmm(capsules.expand(self.num_heads, -1, -1), self.vote_weight)
         # Ablations: who has no vote, and `uniform`, the first iteration alone.
-        iterations, heads_in = self.iterations, torch.arange(self.num_heads)
+        iterations, voters = self.iterations, torch.arange(self.num_heads)
         for ablation in () if self.training else self.ablations:
             if ablation.name == "uniform":
                 iterations = 1
             else:
-                heads_in = heads_in[ablation.kept(self.num_heads, heads_in.device)[heads_in] > 0]
-        is_ablated = len(heads_in) < self.num_heads
-        output, weights = self.route(votes[heads_in] if is_ablated else votes, iterations)
+                voters = voters[ablation.unit_mask(self.num_heads, voters.device)[voters] > 0]
+        is_ablated = len(voters) < self.num_heads
+        output, weights = self.route(votes[voters] if is_ablated else votes, iterations)
         if is_ablated:
-            weights = weights.new_zeros(votes.shape[:2]).index_copy(0, heads_in, weights)
+            weights = weights.new_zeros(votes.shape[:2]).index_copy(0, voters, weights)
         leading = inputs.query.shape[:2]
         return output.unflatten(0, leading), Routing(weights.t().unflatten(0, leading))
 
@@ -223,14 +223,14 @@ class AgreementAttention(Attention):
         Returns:
             The capsules, `(tokens, embed_dim)`, and the weights of the heads, `(heads, tokens)`.
         """
-        how: dict[str, Any] = {"num_capsules": self.num_capsules, "iterations": iterations}
+        options: dict[str, Any] = {"num_capsules": self.num_capsules, "iterations": iterations}
         if self.method == "simple":
-            how |= {"squash": self.squash, "normalize": self.normalize}
-            return in_chunks(simple_routing, votes, **how)
-        how |= {"inverse_temperature": self.inverse_temperature, "activation": self.activation}
+            options |= {"squash": self.squash, "normalize": self.normalize}
+            return route_in_chunks(simple_routing, votes, **options)
+        options |= {"inverse_temperature": self.inverse_temperature, "activation": self.activation}
         zero = votes.new_zeros(1)
         betas = (zero if beta is None else beta for beta in (self.beta_a, self.beta_u))
-        return in_chunks(em_routing, votes, *betas, **how)
+        return route_in_chunks(em_routing, votes, *betas, **options)
 
 
 def simple_routing(
@@ -295,7 +295,7 @@ def em_routing(
     beta_a, beta_u = beta_a.to(v.dtype), beta_u.to(v.dtype)
     # A processor takes fifty times as long for powers that vanish, and routing, once trained, is so
     # sure that most weights C do.
-    least = math.log(2 * torch.finfo(v.dtype).smallest_normal)
+    min_log = math.log(2 * torch.finfo(v.dtype).smallest_normal)
     share = torch.full_like(v[..., 0], 1 / max(1, len(v)))  # (heads, tokens, capsules)
     mass = v.new_full(v.shape[1:3], len(v) / num_capsules)  # (tokens, capsules)
     for i in range(iterations):
@@ -318,7 +318,7 @@ def em_routing(
                 prior = prior - torch.logaddexp(torch.zeros_like(logit), -logit)
             log_c = (prior - _over_dims(square / (2 * variance))).log_softmax(-1)
             # Of a capsule all C may vanish; its shares do not.
-            share, mass = log_c.softmax(0), log_c.clamp(min=least).exp().sum(0)
+            share, mass = log_c.softmax(0), log_c.clamp(min=min_log).exp().sum(0)
     output = mean if activation == "none" else logit.sigmoid().unsqueeze(-1) * mean
     return output.flatten(1).to(votes.dtype), share.detach().mean(-1)
 
@@ -345,36 +345,37 @@ _CHUNK, _GPU_CHUNK = 2**18, 2**24
 _LARGE = 2**19
 
 
-def in_chunks(
-    function: Callable[..., tuple[Tensor, Tensor]], votes: Tensor, *betas: Tensor, **how: Any
+def route_in_chunks(
+    routing: Callable[..., tuple[Tensor, Tensor]], votes: Tensor, *betas: Tensor, **options: Any
 ) -> tuple[Tensor, Tensor]:
     """A routing of votes `(heads, tokens, embed_dim)`, in chunks of tokens."""
     if is_traced():
-        return function(votes, *betas, **how)
+        return routing(votes, *betas, **options)
     per_token = max(1, len(votes) * votes.size(2))
     size = max(1, (_GPU_CHUNK if votes.is_cuda else _CHUNK) // per_token)
     # By its size alone, so that a run that is resumed computes the same.
-    wish = os.environ.get("HEADWISE_COMPILE", "1" if votes.numel() >= _LARGE else "0")
-    compiles = wish == "1" and votes.size(1) >= size and votes.device.type in ("cpu", "cuda")
-    found = []
-    for part in votes.split(size, dim=1):
-        count = part.size(1)
+    setting = os.environ.get("HEADWISE_COMPILE", "1" if votes.numel() >= _LARGE else "0")
+    compiles = setting == "1" and votes.size(1) >= size and votes.device.type in ("cpu", "cuda")
+    run = _run_compiled if compiles else checkpointed
+    results = []
+    for chunk in votes.split(size, dim=1):
+        tokens = chunk.size(1)
         if compiles:
             # Other strides, which depend on the number of all tokens, would be compiled again.
-            part = F.pad(part, (0, 0, 0, size - count)).contiguous()
-        output, weights = (_compiled if compiles else once_more)(function, part, *betas, **how)
-        found.append((output[:count], weights[:, :count]))
-    outputs, shares = zip(*found, strict=True)
-    return found[0] if len(found) == 1 else (torch.cat(outputs), torch.cat(shares, dim=1))
+            chunk = F.pad(chunk, (0, 0, 0, size - tokens)).contiguous()
+        output, weights = run(routing, chunk, *betas, **options)
+        results.append((output[:tokens], weights[:, :tokens]))
+    outputs, shares = zip(*results, strict=True)
+    return results[0] if len(results) == 1 else (torch.cat(outputs), torch.cat(shares, dim=1))
 
 
 @functools.cache
-def _compiler() -> Callable[..., Any]:
-    return torch.compile(once_more, dynamic=False)
+def _compiled_checkpointed() -> Callable[..., Any]:
+    return torch.compile(checkpointed, dynamic=False)
 
 
-def _compiled(*args: Any, **how: Any) -> Any:
-    """The same compiled; where there is no compiler, PyTorch says so once, and it runs as it is."""
+def _run_compiled(*args: Any, **options: Any) -> Any:
+    """`checkpointed`, compiled; without a compiler PyTorch says so once, and it runs as it is."""
     # By default PyTorch compiles 8 sizes and settings in a process, and runs others uncompiled.
     with torch._dynamo.config.patch(recompile_limit=256, suppress_errors=True):
-        return _compiler()(*args, **how)
+        return _compiled_checkpointed()(*args, **options)

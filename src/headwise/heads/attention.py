@@ -18,10 +18,10 @@ from torch import Tensor, nn
 
 from headwise.heads.ablation import HEADS
 from headwise.heads.cache import AttentionCache
-from headwise.heads.masks import causal_mask, check_mask, hides, merge_masks
+from headwise.heads.masks import boolean_mask, causal_mask, check_mask, merge_masks
 from headwise.heads.system import AttentionOutput, Routing, System, is_repeated
 from headwise.messages import check_range
-from headwise.ops.layers import norm_of
+from headwise.ops.layers import make_norm
 from headwise.ops.rotary import Rotary
 
 PROJECTIONS = ("q_proj", "k_proj", "v_proj")
@@ -132,13 +132,13 @@ class Attention(System):
         self.kdim = embed_dim if kdim is None else kdim
         self.vdim = embed_dim if vdim is None else vdim
         self.dropout = dropout
-        self.q_norm: Any = norm_of("rms", self.head_dim, norm_eps) if qk_norm else None
-        self.k_norm: Any = norm_of("rms", self.head_dim, norm_eps) if qk_norm else None
+        self.q_norm: Any = make_norm("rms", self.head_dim, norm_eps) if qk_norm else None
+        self.k_norm: Any = make_norm("rms", self.head_dim, norm_eps) if qk_norm else None
         if dense:
-            keys = self.num_key_value_heads * self.head_dim
-            self.q_proj = nn.Linear(embed_dim, num_heads * self.head_dim, bias=bool(bias))
-            self.k_proj = nn.Linear(self.kdim, keys, bias=bool(bias))
-            self.v_proj = nn.Linear(self.vdim, keys, bias=bool(bias))
+            width, kv_width = num_heads * self.head_dim, self.num_key_value_heads * self.head_dim
+            self.q_proj = nn.Linear(embed_dim, width, bias=bool(bias))
+            self.k_proj = nn.Linear(self.kdim, kv_width, bias=bool(bias))
+            self.v_proj = nn.Linear(self.vdim, kv_width, bias=bool(bias))
 
     @classmethod
     def from_config(cls, config: Any, site: str, **options: Any) -> Self:
@@ -210,26 +210,26 @@ class Attention(System):
         value = key if value is None else value
         offset = 0 if cache is None or cache.static else cache.get_seq_length()
         check_call(self, query, key, value, offset, key_padding_mask, attn_mask, query_padding_mask)
-        check_uses(cache, rotary, is_self, query.size(0))
+        check_cache_and_rotary(cache, rotary, is_self, query.size(0))
         if query_padding_mask is None and is_self and key_padding_mask is not None:
             # The queries are the last of the keys; [-0:] would be all of them.
             query_padding_mask = key_padding_mask[:, key_padding_mask.size(1) - query.size(1) :]
-        padding = None if query_padding_mask is None else hides(query_padding_mask)
+        padding = None if query_padding_mask is None else boolean_mask(query_padding_mask)
         inputs = AttentionInputs(
             query, key, value, padding, is_causal, attn_mask, cache, is_self, rotary
         )
         q, k, v, state = self.project(inputs)
         # PyTorch's kernel has a fast path for a plain causal mask.
-        plain = is_causal and offset == 0 and key_padding_mask is None and attn_mask is None
-        shape = (q.size(1), q.size(2), k.size(2))
-        given = (key_padding_mask, attn_mask, is_causal and not plain)
-        mask = merge_masks(*given, *shape, offset=offset, device=q.device)
-        heads = self.ablate_heads(self.attend(q, k, v, mask, plain))
+        is_plain = is_causal and offset == 0 and key_padding_mask is None and attn_mask is None
+        masks = (key_padding_mask, attn_mask, is_causal and not is_plain)
+        sizes = (q.size(1), q.size(2), k.size(2))  # heads, queries, keys
+        mask = merge_masks(*masks, *sizes, offset=offset, device=q.device)
+        heads = self.ablate_heads(self.attend(q, k, v, mask, is_plain))
         output, routing = self.combine(heads, inputs, state)
         routing = None if routing is None else routing._replace(padding=padding)
         weights = None
         if need_weights or self.observers:
-            mask = causal_mask(*shape[1:], device=q.device) if plain else mask
+            mask = causal_mask(*sizes[1:], device=q.device) if is_plain else mask
         for observer in () if is_repeated() else self.observers:
             observer(AttentionCall(self, inputs, q, k, v, mask, heads, routing))
         if need_weights:
@@ -239,9 +239,8 @@ class Attention(System):
 
     def project(self, inputs: AttentionInputs) -> tuple[Tensor, Tensor, Tensor, Any]:
         """Queries, keys and values, `(batch, heads, time, head_dim)`, and a state for `combine`."""
-        q = self.norm_and_rotate(
-            self.by_head(self.q_proj(inputs.query)), self.q_norm, inputs.rotary
-        )
+        q = self.by_head(self.q_proj(inputs.query))
+        q = self.norm_and_rotate(q, self.q_norm, inputs.rotary)
         return q, *self.keys_and_values(inputs), None
 
     def keys_and_values(self, inputs: AttentionInputs) -> tuple[Tensor, Tensor]:
@@ -265,26 +264,27 @@ class Attention(System):
         if mask is not None:
             mask = ~mask if mask.dtype == torch.bool else mask.to(q.dtype)
         if k.size(1) == 1:
-            k, v = share_heads(q, k), share_heads(q, v)  # a view
-        dropout, grouped = self.dropout if self.training else 0.0, k.size(1) != q.size(1)
-        read = F.scaled_dot_product_attention(
-            q, k, v, attn_mask=mask, dropout_p=dropout, is_causal=is_causal, enable_gqa=grouped
+            k, v = repeat_kv(k, q.size(1)), repeat_kv(v, q.size(1))  # views
+        dropout = self.dropout if self.training else 0.0
+        is_grouped = k.size(1) != q.size(1)
+        heads = F.scaled_dot_product_attention(
+            q, k, v, attn_mask=mask, dropout_p=dropout, is_causal=is_causal, enable_gqa=is_grouped
         )
         if mask is None or not torch.compiler.is_exporting():
-            return read
+            return heads
         # Another runtime, such as ONNX's, may not have zeros where a query attends to nothing.
-        attends = mask if mask.dtype == torch.bool else mask > float("-inf")
-        return read.masked_fill(~attends.any(-1, keepdim=True), 0.0)
+        attends = mask if mask.dtype == torch.bool else mask > -inf
+        return heads.masked_fill(~attends.any(-1, keepdim=True), 0.0)
 
     def attention_weights(self, q: Tensor, k: Tensor, mask: Tensor | None) -> Tensor:
         """The weights by which `attend` reads, `(batch, heads, queries, keys)`: override both."""
         # Queries are scaled first: in float16 the products of long ones would be infinite.
-        logits = q / q.size(-1) ** 0.5 @ share_heads(q, k).transpose(-2, -1)
+        logits = q / q.size(-1) ** 0.5 @ repeat_kv(k, q.size(1)).transpose(-2, -1)
         if mask is None:
             return logits.softmax(-1)
-        blocks = mask.dtype == torch.bool
-        logits = logits.masked_fill(mask, float("-inf")) if blocks else logits + mask
-        attends = (logits > float("-inf")).any(-1, keepdim=True)
+        is_boolean = mask.dtype == torch.bool
+        logits = logits.masked_fill(mask, -inf) if is_boolean else logits + mask
+        attends = (logits > -inf).any(-1, keepdim=True)
         return logits.masked_fill(~attends, 0.0).softmax(-1) * attends
 
     def ablate_heads(self, heads: Tensor) -> Tensor:
@@ -423,26 +423,26 @@ class MultiHeadAttention(Attention):
                 are not those of such an attention; a subclass that cannot start so.
 
         Example:
-            >>> theirs = nn.MultiheadAttention(32, 4, dropout=0.1, batch_first=True)
-            >>> MultiHeadAttention.from_attention(theirs).dropout
+            >>> source = nn.MultiheadAttention(32, 4, dropout=0.1, batch_first=True)
+            >>> MultiHeadAttention.from_attention(source).dropout
             0.1
         """
-        theirs: Any = attention
-        known = type(theirs) in (MultiHeadAttention, nn.MultiheadAttention)
-        further = getattr(theirs, "bias_k", None) is not None
-        if not known or further or getattr(theirs, "add_zero_attn", False):
+        source: Any = attention
+        is_standard = type(source) in (MultiHeadAttention, nn.MultiheadAttention)
+        has_bias_kv = getattr(source, "bias_k", None) is not None
+        if not is_standard or has_bias_kv or getattr(source, "add_zero_attn", False):
             raise ValueError(
-                f"attention is a {type(theirs).__name__}, expected a MultiHeadAttention or an "
+                f"attention is a {type(source).__name__}, expected a MultiHeadAttention or an "
                 f"nn.MultiheadAttention itself, without add_bias_kv and add_zero_attn"
             )
-        if not theirs.batch_first:
+        if not source.batch_first:
             raise ValueError(
                 "attention has batch_first=False, expected True: headwise would attend over the "
                 "batch. Build its module with batch_first=True, and load the old state dict"
             )
-        made = cls(**{**standard_sizes(theirs), "dropout": theirs.dropout, **options})
-        made.init_from(theirs, neutral=neutral)
-        return made
+        result = cls(**{**standard_options(source), "dropout": source.dropout, **options})
+        result.init_from(source, neutral=neutral)
+        return result
 
     def init_from(self, attention: nn.Module, *, neutral: bool = True) -> None:
         """Starts from the weights of a standard attention of the same sizes: `from_attention`."""
@@ -457,11 +457,11 @@ class MultiHeadAttention(Attention):
         weights = dict(attention.state_dict(keep_vars=True))
         with torch.enable_grad():  # the parts of a packed weight learn if it does
             unpack_projections(weights)
-        ours = tuple(f"{name}." for name in (*PROJECTIONS, "q_norm", "k_norm", "out_proj"))
-        wanted = {name for name, _ in self.named_parameters() if name.startswith(ours)}
-        if strange := wanted ^ weights.keys():
+        prefixes = tuple(f"{name}." for name in (*PROJECTIONS, "q_norm", "k_norm", "out_proj"))
+        expected = {name for name, _ in self.named_parameters() if name.startswith(prefixes)}
+        if differing := expected ^ weights.keys():
             raise ValueError(
-                f"attention differs from standard attention in its weights {sorted(strange)}: "
+                f"attention differs from standard attention in its weights {sorted(differing)}: "
                 f"remove what was added to it, such as adapters or parametrizations, first"
             )
         self.to(weights["out_proj.weight"].device, weights["out_proj.weight"].dtype)
@@ -495,9 +495,9 @@ class MultiHeadAttention(Attention):
             ValueError: the system changes how heads attend.
 
         Example:
-            >>> nothing = MultiHeadAttention.as_head_gate(embed_dim=16, num_heads=2, head_dim=3)
-            >>> x, read = torch.randn(2, 5, 16), torch.randn(2, 5, 6)
-            >>> bool((nothing(x, value=read).output == read).all()), len(list(nothing.parameters()))
+            >>> gate = MultiHeadAttention.as_head_gate(embed_dim=16, num_heads=2, head_dim=3)
+            >>> x, heads = torch.randn(2, 5, 16), torch.randn(2, 5, 6)
+            >>> bool((gate(x, value=heads).output == heads).all()), len(list(gate.parameters()))
             (True, 0)
         """
         if cls.attend is not MultiHeadAttention.attend:
@@ -511,8 +511,8 @@ class MultiHeadAttention(Attention):
     def project(self, inputs: AttentionInputs) -> tuple[Tensor, Tensor, Tensor, Any]:
         if not self.is_head_gate:
             return super().project(inputs)
-        read = self.by_head(inputs.value)
-        return read, read, read, None
+        heads = self.by_head(inputs.value)
+        return heads, heads, heads, None
 
     def attend(
         self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, is_causal: bool
@@ -533,9 +533,9 @@ class MultiHeadAttention(Attention):
         """
         return None
 
-    def _load_from_state_dict(self, state: dict[str, Any], prefix: str, *others: Any) -> None:
-        unpack_projections(state, prefix)
-        super()._load_from_state_dict(state, prefix, *others)
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
+        unpack_projections(state_dict, prefix)
+        super()._load_from_state_dict(state_dict, prefix, *args)
 
 
 def unpack_projections(state_dict: dict[str, Any], prefix: str = "") -> None:
@@ -556,18 +556,20 @@ def unpack_projections(state_dict: dict[str, Any], prefix: str = "") -> None:
             state_dict[f"{prefix}{name}.weight"] = weight
 
 
-def standard_sizes(attention: Any) -> dict[str, Any]:
+def standard_options(attention: Any) -> dict[str, Any]:
     """The sizes of a standard attention as arguments of `MultiHeadAttention`."""
     names = ("embed_dim", "num_heads", "head_dim", "kdim", "vdim")
-    sizes = {name: getattr(attention, name) for name in names}
-    bias: Any = attention.out_proj.bias is not None
+    options: dict[str, Any] = {name: getattr(attention, name) for name in names}
+    options["bias"] = attention.out_proj.bias is not None
     if isinstance(attention, nn.MultiheadAttention):
-        return {**sizes, "bias": bias}
-    if not bias and attention.q_proj.bias is not None:
-        bias = "qkv"
-    norm = attention.q_norm
-    sizes |= {"num_key_value_heads": attention.num_key_value_heads, "qk_norm": norm is not None}
-    return {**sizes, "bias": bias, **({} if norm is None else {"norm_eps": norm.eps})}
+        return options
+    if not options["bias"] and attention.q_proj.bias is not None:
+        options["bias"] = "qkv"
+    options["num_key_value_heads"] = attention.num_key_value_heads
+    options["qk_norm"] = attention.q_norm is not None
+    if attention.q_norm is not None:
+        options["norm_eps"] = attention.q_norm.eps
+    return options
 
 
 def draw_linear(linear: nn.Linear, gain: float = 1.0) -> None:
@@ -577,13 +579,13 @@ def draw_linear(linear: nn.Linear, gain: float = 1.0) -> None:
         nn.init.zeros_(linear.bias)
 
 
-def share_heads(q: Tensor, k: Tensor) -> Tensor:
+def repeat_kv(k: Tensor, num_heads: int) -> Tensor:
     """Key heads as the queries' heads see them: of a single one a view, of groups copies."""
-    if k.size(1) == q.size(1):
+    if k.size(1) == num_heads:
         return k
     if k.size(1) == 1:
-        return k.expand(-1, q.size(1), -1, -1)
-    return k.repeat_interleave(q.size(1) // k.size(1), dim=1)
+        return k.expand(-1, num_heads, -1, -1)
+    return k.repeat_interleave(num_heads // k.size(1), dim=1)
 
 
 def check_call(
@@ -613,7 +615,7 @@ def check_call(
     check_mask("query_padding_mask", query_padding_mask, (batch, queries))
 
 
-def check_uses(
+def check_cache_and_rotary(
     cache: AttentionCache | None, rotary: Rotary | None, is_self_attention: bool, batch: int
 ) -> None:
     """Raises `ValueError` for a cache or rotary positions that do not fit the call."""

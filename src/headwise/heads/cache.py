@@ -1,6 +1,6 @@
 """The memory of an attention between the steps of decoding."""
 
-from typing import Any
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
@@ -47,19 +47,16 @@ class AttentionCache:
 
     def reorder_cache(self, beam_idx: Tensor) -> None:
         """Row i becomes what row `beam_idx[i]` was, a system's memory included: beam search."""
-        for of, name, tensor in self._tensors():
-            of[name] = tensor.index_select(0, beam_idx.to(tensor.device))
+        self._map(lambda tensor: tensor.index_select(0, beam_idx.to(tensor.device)))
 
     batch_select_indices = reorder_cache
 
     def batch_repeat_interleave(self, repeats: int) -> None:
         """Each row `repeats` times, in place of once."""
-        for of, name, tensor in self._tensors():
-            of[name] = tensor.repeat_interleave(repeats, dim=0)
+        self._map(lambda tensor: tensor.repeat_interleave(repeats, dim=0))
 
-    def _tensors(self) -> list[tuple[Any, str, Tensor]]:
-        found = [(self.memory, name, tensor) for name, tensor in self.memory.items()]
+    def _map(self, function: Callable[[Tensor], Tensor]) -> None:
+        """Replaces each tensor of the cache by a function of it."""
+        self.memory = {name: function(tensor) for name, tensor in self.memory.items()}
         if self.keys is not None and self.values is not None:
-            own: Any = self.__dict__
-            found += [(own, "keys", self.keys), (own, "values", self.values)]
-        return found
+            self.keys, self.values = function(self.keys), function(self.values)

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from headwise.heads.ablation import ablations_of
-from headwise.heads.attention import AttentionInputs, MultiHeadAttention
+from headwise.heads.attention import AttentionInputs, MultiHeadAttention, draw_linear
 from headwise.heads.system import Routing
 
 
@@ -55,10 +55,8 @@ class DifferentialAttention(MultiHeadAttention):
         self._reset_second()
 
     def _reset_second(self) -> None:
-        nn.init.xavier_uniform_(self.second_q_proj.weight, gain=2**-0.5)  # as the first queries
-        if self.second_q_proj.bias is not None:
-            nn.init.zeros_(self.second_q_proj.bias)
-        nn.init.xavier_uniform_(self.lambda_proj.weight)
+        draw_linear(self.second_q_proj, gain=2**-0.5)  # as the first queries
+        draw_linear(self.lambda_proj)
 
     def init_from(self, attention: nn.Module, *, neutral: bool = True) -> None:
         self.copy_projections(attention)
@@ -82,7 +80,7 @@ class DifferentialAttention(MultiHeadAttention):
         parts = (first, second, shares.transpose(1, 2).unsqueeze(-1))
         return torch.cat([part.to(first.dtype) for part in parts], dim=-1), k, v, shares
 
-    def _parts(self, q: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def _split(self, q: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         first, second, share = q.split([self.head_dim, self.head_dim, 1], dim=-1)
         # A GPU's kernels want rows that begin at multiples of 16 bytes.
         return first.contiguous(), second.contiguous(), share
@@ -90,12 +88,12 @@ class DifferentialAttention(MultiHeadAttention):
     def attend(
         self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, is_causal: bool
     ) -> Tensor:
-        first, second, share = self._parts(q)
-        read = super().attend(first, k, v, mask, is_causal)
-        return read - share * super().attend(second, k, v, mask, is_causal)
+        first, second, share = self._split(q)
+        heads = super().attend(first, k, v, mask, is_causal)
+        return heads - share * super().attend(second, k, v, mask, is_causal)
 
     def attention_weights(self, q: Tensor, k: Tensor, mask: Tensor | None) -> Tensor:
-        first, second, share = self._parts(q)
+        first, second, share = self._split(q)
         weights = super().attention_weights(first, k, mask)
         return weights - share * super().attention_weights(second, k, mask)
 

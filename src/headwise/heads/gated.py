@@ -59,15 +59,15 @@ class GatedAttention(MultiHeadAttention):
         gate_start: Literal["random", "neutral"] = "random",
         **options: Any,
     ) -> None:
-        known = ("headwise", "elementwise", "static")
-        check_choice(gate=(gate, known), gate_start=(gate_start, ("random", "neutral")))
+        check_choice(gate=(gate, ("headwise", "elementwise", "static")))
+        check_choice(gate_start=(gate_start, ("random", "neutral")))
         super().__init__(embed_dim, num_heads, **options)
         self.elementwise, self.neutral_start = gate == "elementwise", gate_start == "neutral"
         if gate == "static":
             self.gate_logits = nn.Parameter(torch.empty(num_heads))
         else:
-            gates = num_heads * self.head_dim if self.elementwise else num_heads
-            self.gate_proj = nn.Linear(embed_dim, gates, bias=False)
+            num_gates = num_heads * self.head_dim if self.elementwise else num_heads
+            self.gate_proj = nn.Linear(embed_dim, num_gates, bias=False)
         self._reset_gates(zero=self.neutral_start)
 
     @classmethod
@@ -82,8 +82,8 @@ class GatedAttention(MultiHeadAttention):
     def _reset_gates(self, zero: bool) -> None:
         for name, parameter in self.named_parameters():
             if name.startswith(self.routing_parameters):
-                is_map = parameter.dim() == 2 and not zero
-                (nn.init.xavier_uniform_ if is_map else nn.init.zeros_)(parameter)
+                init = nn.init.zeros_ if zero or parameter.dim() == 1 else nn.init.xavier_uniform_
+                init(parameter)
 
     def init_neutral(self) -> None:
         if not self.neutral_start:
@@ -103,14 +103,16 @@ class GatedAttention(MultiHeadAttention):
     def combine(self, heads: Tensor, inputs: AttentionInputs, state: Any) -> tuple[Tensor, Routing]:
         gates = self._gates(inputs.query)  # (batch, queries, heads, head_dim or 1)
         means = gates.mean(-1)
-        decided = self.ablate_weights(means)
-        if decided is not means:  # an ablation: the elements of a head keep their proportions
-            gates = gates * (decided / means.clamp(min=torch.finfo(means.dtype).tiny)).unsqueeze(-1)
-        return self.scale_and_project(heads, gates), Routing(decided)
+        weights = self.ablate_weights(means)
+        if weights is not means:  # an ablation: the elements of a head keep their proportions
+            gates = gates * (weights / means.clamp(min=torch.finfo(means.dtype).tiny)).unsqueeze(-1)
+        return self.scale_and_project(heads, gates), Routing(weights)
 
     def _gates(self, query: Tensor) -> Tensor:
-        is_static, sizes = hasattr(self, "gate_logits"), query.shape[:2]
-        logits = self.gate_logits.expand(*sizes, -1) if is_static else self.gate_proj(query)
+        if hasattr(self, "gate_logits"):  # static gates
+            logits = self.gate_logits.expand(*query.shape[:2], -1)
+        else:
+            logits = self.gate_proj(query)
         # Float32 at least: bf16 has no numbers between 1 and 1 - 1/256.
         logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
         gates = torch.sigmoid(logits).unflatten(-1, (self.num_heads, -1))

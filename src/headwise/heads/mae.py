@@ -14,16 +14,16 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from headwise.heads.ablation import ablations_of
-from headwise.heads.attention import AttentionInputs, MultiHeadAttention
+from headwise.heads.attention import AttentionInputs, MultiHeadAttention, draw_linear
 from headwise.heads.cache import AttentionCache
-from headwise.heads.masks import hides
+from headwise.heads.masks import boolean_mask
 from headwise.heads.rules import Rule, RuleSettings, TrainingProgress, UntrainedRuleWarning
 from headwise.heads.system import Routing, is_repeated
 from headwise.messages import check_choice, check_range
 from headwise.ops.layers import is_traced
 from headwise.ops.replicas import is_sharded, mean_over_replicas
 
-_MEMORY = "inputs of gates"  # in the memory of a cache
+_MEMORY_KEY = "inputs of gates"  # in the memory of a cache
 
 
 class GateSettings(RuleSettings):
@@ -60,13 +60,13 @@ class BlockCoordinateDescent(Rule):
         return [parameter for gate in gates for parameter in gate.parameters()]
 
     @property
-    def _others(self) -> list[nn.Parameter]:
+    def _other_parameters(self) -> list[nn.Parameter]:
         gates = set(self.gates)
         return [p for p in self.model.parameters() if p.requires_grad and p not in gates]
 
     def _may_alternate(self) -> bool:
         """F steps need something to learn beside the gates."""
-        return self.settings.method != "joint" and bool(self._others)
+        return self.settings.method != "joint" and bool(self._other_parameters)
 
     def start(self) -> None:
         self.alternates = self._may_alternate()
@@ -88,30 +88,30 @@ class BlockCoordinateDescent(Rule):
     ) -> None:
         """The G step, if one is due and any gate learns."""
         by_epochs = self.settings.unit == "epochs" and progress.epoch is not None
-        counted: Any = progress.epoch if by_epochs else progress.step
-        learning = [gate for gate in self.gates if gate.requires_grad]
-        if not self.alternates or not learning or counted % self.settings.period:
+        elapsed: Any = progress.epoch if by_epochs else progress.step
+        gates = [gate for gate in self.gates if gate.requires_grad]
+        if not self.alternates or not gates or elapsed % self.settings.period:
             return
-        for gate in learning:
+        for gate in gates:
             gate.grad = None  # of a G step that failed: no optimizer has these gates
         with self.gate_step():
             for loss in losses():
                 if loss.requires_grad:  # else no gate is in its graph
-                    self._add_gradients(loss, learning)
-        if all(gate.grad is None for gate in learning):
+                    self._add_gradients(loss, gates)
+        if all(gate.grad is None for gate in gates):
             problem = "no gate learns in this G step, since none is in the graph of the loss"
-            mend = "compute it with gradients, and checkpoint with use_reentrant=False"
-            warnings.warn(f"{problem}: {mend}", UntrainedRuleWarning, stacklevel=3)
+            advice = "compute it with gradients, and checkpoint with use_reentrant=False"
+            warnings.warn(f"{problem}: {advice}", UntrainedRuleWarning, stacklevel=3)
         self.update_gates()
 
-    def _add_gradients(self, loss: Tensor, learning: list[nn.Parameter]) -> None:
-        if any(is_sharded(gate) for gate in learning):
+    def _add_gradients(self, loss: Tensor, gates: list[nn.Parameter]) -> None:
+        if any(is_sharded(gate) for gate in gates):
             loss.backward()  # sharded parameters are not in the graph themselves
             return
         # Without backward(), whose hooks would have a data-parallel wrapper wait for gradients of
         # the gates in the F step that follows.
-        found = torch.autograd.grad(loss, learning, allow_unused=True)
-        for gate, gradient in zip(learning, found, strict=True):
+        gradients = torch.autograd.grad(loss, gates, allow_unused=True)
+        for gate, gradient in zip(gates, gradients, strict=True):
             if gradient is not None:
                 gate.grad = gradient if gate.grad is None else gate.grad + gradient
 
@@ -122,14 +122,13 @@ class BlockCoordinateDescent(Rule):
     @contextmanager
     def gate_step(self) -> Iterator[None]:
         """While this context is open, all experts are mixed and the gates alone learn."""
-        frozen, steps = self._others, [layer.step for layer in self.layers]
         with ExitStack() as stack:
-            for parameter in frozen:
+            for parameter in self._other_parameters:
                 stack.callback(parameter.requires_grad_, True)
                 parameter.requires_grad_(False)
-            for layer, step in zip(self.layers, steps, strict=True):
+            for layer in self.layers:
                 stack.enter_context(layer.register_forward_pre_hook(_refuse_fp16))
-                stack.callback(setattr, layer, "step", step)
+                stack.callback(setattr, layer, "step", layer.step)
                 layer.step = "joint"
             yield
 
@@ -176,45 +175,46 @@ def gate_inputs(
     # Sums over many positions, and batch norm, want more digits than bf16 has.
     x = x.to(torch.promote_types(x.dtype, torch.float32))
     # The number of real positions is one more channel, which is summed as the others are.
-    counted = F.pad(x, (0, 1), value=1.0)  # (batch, time, embed_dim + 1)
+    summands = F.pad(x, (0, 1), value=1.0)  # (batch, time, embed_dim + 1)
     if padding is not None:
-        counted = counted.masked_fill(padding.unsqueeze(-1), 0.0)
+        summands = summands.masked_fill(padding.unsqueeze(-1), 0.0)
     if not per_query:
-        sums = counted.sum(1, keepdim=True)
+        sums = summands.sum(1, keepdim=True)
     elif inputs.attn_mask is not None and inputs.is_self_attention:
         if inputs.cache is not None or window is not None:
             raise ValueError(
                 "attn_mask is given beside a cache or gate_window, of which a gate knows sums "
                 "alone: leave one out; causal attention needs no mask, and padding has its own"
             )
-        hidden = hides(inputs.attn_mask)
+        hidden = boolean_mask(inputs.attn_mask)
         if hidden.dim() > 2:  # of each head
             hidden = hidden.reshape(len(x), -1, *hidden.shape[-2:]).all(1)
         seen = (~hidden).tril() if causal else ~hidden
         with _without_autocast(x):
-            sums = seen.to(x.dtype) @ counted
+            sums = seen.to(x.dtype) @ summands
     else:
-        sums = _running_sums(counted, window, inputs.cache)
+        sums = _running_sums(summands, window, inputs.cache)
     count = sums[..., -1:].detach()
     real = count.squeeze(-1) > 0
-    real = real & ~padding if per_query and padding is not None else real
+    if per_query and padding is not None:
+        real = real & ~padding
     return GateInputs(sums[..., :-1] / count.clamp(min=1), real, per_query)
 
 
-def _running_sums(counted: Tensor, window: int | None, cache: AttentionCache | None) -> Tensor:
+def _running_sums(summands: Tensor, window: int | None, cache: AttentionCache | None) -> Tensor:
     """Sums up to each position, or over the last `window`, cached positions included."""
-    past = counted[:, :0] if cache is None else cache.memory.get(_MEMORY, counted[:, :0])
-    seen = torch.cat([past, counted], dim=1)
+    past = summands[:, :0] if cache is None else cache.memory.get(_MEMORY_KEY, summands[:, :0])
+    seen = torch.cat([past, summands], dim=1)
     if window is None:
         sums = seen.cumsum(1)
-        kept = sums[:, -1:]
+        memory = sums[:, -1:]
     else:
         # The difference of two long sums loses digits, so they get more of them.
         exact = (seen.double() if seen.device.type != "mps" else seen).cumsum(1)
         before = F.pad(exact, (0, 0, window, 0))[:, : seen.size(1)]
-        sums, kept = (exact - before).to(seen.dtype), seen[:, -window:]
+        sums, memory = (exact - before).to(seen.dtype), seen[:, -window:]
     if cache is not None:
-        cache.memory[_MEMORY] = kept
+        cache.memory[_MEMORY_KEY] = memory
     return sums[:, past.size(1) :]
 
 
@@ -233,7 +233,7 @@ class ExpertGate(nn.Module):
 
     # The running mean and variance from before the training step under way, and the forward passes
     # of this step that still wait for their backward pass.
-    _before: tuple[Tensor, Tensor] | None = None
+    _step_statistics: tuple[Tensor, Tensor] | None = None
     _pending: "WeakSet[_Pass] | None" = None
 
     def __init__(
@@ -252,54 +252,53 @@ class ExpertGate(nn.Module):
         for zeros in (self.norm.bias, self.norm.running_mean, self.norm.num_batches_tracked):
             nn.init.zeros_(zeros)
         for linear in (self.hidden, self.output):
-            nn.init.xavier_uniform_(linear.weight)
-            nn.init.zeros_(linear.bias)
+            draw_linear(linear)
         if (init or self.init) == "zero":
             nn.init.zeros_(self.output.weight)
 
-    def forward(self, given: GateInputs, *, fixed: bool) -> Tensor:
+    def forward(self, inputs: GateInputs, *, fixed: bool) -> Tensor:
         """Gates `(batch, 1 or queries, experts)`; `fixed` computes as in evaluation."""
         learns = self.training and not fixed and any(p.requires_grad for p in self.parameters())
-        normalized = self._normalize(given, learns).to(self.hidden.weight.dtype)
+        normalized = self._normalize(inputs, learns).to(self.hidden.weight.dtype)
         hidden = F.dropout(torch.tanh(self.hidden(normalized)), self.dropout, learns)
-        gates = self.output(hidden).to(given.mean.dtype).softmax(-1)
+        gates = self.output(hidden).to(inputs.mean.dtype).softmax(-1)
         if learns and gates.requires_grad and not is_traced() and not is_repeated():
             self._note_pass(gates)
         return gates
 
-    def _normalize(self, given: GateInputs, learns: bool) -> Tensor:
+    def _normalize(self, inputs: GateInputs, learns: bool) -> Tensor:
         """Batch norm of the real rows, by the statistics of the batch where the gate learns.
 
         Gates of single queries are normalised by the running statistics in training too: the
         statistics of the batch would show a position the future.
         """
         norm: Any = self.norm
-        mean, var = self._running(learns)
+        mean, var = self._running_statistics(learns)
         if learns:
-            with torch.set_grad_enabled(torch.is_grad_enabled() and not given.per_query):
-                batch_mean, batch_var, count = _statistics(given)
+            with torch.set_grad_enabled(torch.is_grad_enabled() and not inputs.per_query):
+                batch_mean, batch_var, count = _batch_statistics(inputs)
             if torch.is_grad_enabled() and not is_repeated():
-                self._move(batch_mean, batch_var, count)
-            if not given.per_query:  # a single row has no variance
+                self._update_statistics(batch_mean, batch_var, count)
+            if not inputs.per_query:  # a single row has no variance
                 mean = torch.where(count > 1, batch_mean, mean)
                 var = torch.where(count > 1, batch_var, var)
-                return (given.mean - mean) * (norm.weight * torch.rsqrt(var + norm.eps)) + norm.bias
-        rows = given.mean.flatten(0, 1)
+                return (inputs.mean - mean) * (norm.weight * (var + norm.eps).rsqrt()) + norm.bias
+        rows = inputs.mean.flatten(0, 1)
         mean, var, weight, bias = (x.to(rows.dtype) for x in (mean, var, norm.weight, norm.bias))
-        return F.batch_norm(rows, mean, var, weight, bias, eps=norm.eps).view_as(given.mean)
+        return F.batch_norm(rows, mean, var, weight, bias, eps=norm.eps).view_as(inputs.mean)
 
-    def _running(self, learns: bool) -> tuple[Tensor, Tensor]:
+    def _running_statistics(self, learns: bool) -> tuple[Tensor, Tensor]:
         """The running mean and variance; in training their values from before the step.
 
         The passes of a step move the statistics. Gradient checkpointing repeats passes in the
         backward pass, where they have to be normalised by the same values.
         """
-        now: tuple[Tensor, Tensor] = self.norm.running_mean, self.norm.running_var
+        current: tuple[Tensor, Tensor] = self.norm.running_mean, self.norm.running_var
         if not learns or is_traced():
-            return now
-        if self._before is None or not (is_repeated() or self._pending):
-            self._before = now
-        return self._before
+            return current
+        if self._step_statistics is None or not (is_repeated() or self._pending):
+            self._step_statistics = current
+        return self._step_statistics
 
     def _note_pass(self, gates: Tensor) -> None:
         """Counts a pass as pending until a gradient comes to its gates, or its graph is gone."""
@@ -310,26 +309,27 @@ class ExpertGate(nn.Module):
 
     def __getstate__(self) -> dict[str, Any]:
         # A copy has passes of its own.
-        return {k: v for k, v in self.__dict__.items() if k not in ("_before", "_pending")}
+        transient = ("_step_statistics", "_pending")
+        return {name: value for name, value in self.__dict__.items() if name not in transient}
 
     @torch.no_grad()
-    def _move(self, mean: Tensor, var: Tensor, count: Tensor) -> None:
+    def _update_statistics(self, mean: Tensor, var: Tensor, count: Tensor) -> None:
         """Moves the running statistics towards those of a batch."""
-        norm, enough = self.norm, count > 1
-        share = enough.to(mean.dtype) * norm.momentum
+        norm, has_variance = self.norm, count > 1
+        momentum = has_variance.to(mean.dtype) * norm.momentum
         unbiased = var * count / (count - 1).clamp(min=1)
         # New tensors: the step under way still needs the old ones.
         for name, value in (("running_mean", mean), ("running_var", unbiased)):
             running = getattr(norm, name)
-            setattr(norm, name, (running + share * (value - running)).to(running.dtype))
+            setattr(norm, name, (running + momentum * (value - running)).to(running.dtype))
 
 
-def _statistics(given: GateInputs) -> tuple[Tensor, Tensor, Tensor]:
+def _batch_statistics(inputs: GateInputs) -> tuple[Tensor, Tensor, Tensor]:
     """Mean and variance of the rows that are real, and their number."""
-    real = given.real.unsqueeze(-1).to(given.mean.dtype)  # (batch, 1 or queries, 1)
+    real = inputs.real.unsqueeze(-1).to(inputs.mean.dtype)  # (batch, 1 or queries, 1)
     count = real.sum()
-    mean = (given.mean * real).sum((0, 1)) / count.clamp(min=1)
-    var = ((given.mean - mean).square() * real).sum((0, 1)) / count.clamp(min=1)
+    mean = (inputs.mean * real).sum((0, 1)) / count.clamp(min=1)
+    var = ((inputs.mean - mean).square() * real).sum((0, 1)) / count.clamp(min=1)
     return mean, var, count
 
 
@@ -423,14 +423,15 @@ class MixtureOfAttentiveExperts(MultiHeadAttention):
         self.num_experts, self.dropped_heads = experts, dropped_heads
         self.gate_window, self.causal_queries = gate_window, causal_queries
         self.register_buffer("left_out", torch.empty(experts, num_heads), persistent=False)
-        how = (gate_hidden_dim, gate_dropout, gate_init)
-        self.gate = ExpertGate(embed_dim, experts, *how) if gate == "learned" else None
+        self.gate = None
+        if gate == "learned":
+            self.gate = ExpertGate(embed_dim, experts, gate_hidden_dim, gate_dropout, gate_init)
         self._reset_gate()
 
     @classmethod
     def from_config(cls, config: Any, site: str, **options: Any) -> Self:
-        causal = {"causal_queries": site.startswith("decoder")}
-        return super().from_config(config, site, **{**causal, **options})
+        options.setdefault("causal_queries", site.startswith("decoder"))
+        return super().from_config(config, site, **options)
 
     @property
     def num_units(self) -> int:
@@ -455,16 +456,15 @@ class MixtureOfAttentiveExperts(MultiHeadAttention):
             self.gate.reset_parameters("zero")
 
     def combine(self, heads: Tensor, inputs: AttentionInputs, state: Any) -> tuple[Tensor, Routing]:
-        draws = self.training and self.step != "joint"
-        gates, per_query = self._gates(inputs, fixed=draws)  # (batch, 1 or queries, experts)
-        gates = self.ablate_weights(gates)
-        mixture = draw_expert(gates) if draws else gates
+        is_expert_step = self.training and self.step != "joint"
+        gates, per_query = self._gates(inputs, fixed=is_expert_step)
+        gates = self.ablate_weights(gates)  # (batch, 1 or queries, experts)
+        mixture = draw_expert(gates) if is_expert_step else gates
         scales = None  # a uniform mixture scales every head by 1
-        if draws or self.ablations or self.gate is not None:
+        if is_expert_step or self.ablations or self.gate is not None:
             scales = self._head_scales(mixture).unsqueeze(-1)
-        return self.scale_and_project(heads, scales), Routing(
-            gates if per_query else gates.squeeze(1)
-        )
+        weights = gates if per_query else gates.squeeze(1)
+        return self.scale_and_project(heads, scales), Routing(weights)
 
     def _gates(self, inputs: AttentionInputs, fixed: bool) -> tuple[Tensor, bool]:
         """Gates, and whether each query has its own."""
@@ -478,16 +478,16 @@ class MixtureOfAttentiveExperts(MultiHeadAttention):
             gates = x.new_full((1, 1, self.num_experts), 1 / self.num_experts, dtype=dtype)
             return gates.expand(x.size(0), x.size(1) if per_query else 1, -1), per_query
         with torch.set_grad_enabled(torch.is_grad_enabled() and not fixed):
-            given = gate_inputs(inputs, causal, per_query, self.gate_window)
-            return self.gate(given, fixed=fixed), per_query
+            means = gate_inputs(inputs, causal, per_query, self.gate_window)
+            return self.gate(means, fixed=fixed), per_query
 
     def _head_scales(self, mixture: Tensor) -> Tensor:
         """aⱼ of each head in a mixture: from `(..., experts)` to `(..., heads)`."""
-        without = mixture
+        dropped = mixture
         if self.dropped_heads > 1:  # else an expert leaves out the head of its own number
             with _without_autocast(mixture):
-                without = mixture @ self.left_out.to(mixture.dtype)
-        return (1 - without) / (1 - self.dropped_heads / self.num_heads)
+                dropped = mixture @ self.left_out.to(mixture.dtype)
+        return (1 - dropped) / (1 - self.dropped_heads / self.num_heads)
 
     def sees_other_positions(self, is_causal: bool) -> bool:
         return self.gate is not None and not (is_causal and self.gate_window == 1)

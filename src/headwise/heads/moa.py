@@ -26,8 +26,8 @@ class TokenRouting(NamedTuple):
 
     indices: Tensor  # numbers of the experts, (batch, queries, top_k)
     scales: Tensor  # their weights, (batch, queries, top_k)
-    # As many experts count, the first: an ablation may leave fewer than top_k.
-    selected: int
+    # So many experts count, the first: an ablation may leave fewer than top_k.
+    num_selected: int
     logits: Tensor  # the router's, (batch, queries, experts)
     matmul: "ExpertMatmul"
 
@@ -134,13 +134,14 @@ class MixtureOfAttentionHeads(Attention):
         If nothing is said, heads are twice as wide as the standard ones, as in the paper's MoA
         base: with one head of keys for all of them, narrow ones lose much.
         """
-        own = ("num_heads", "head_dim", "bias")  # by the equations there are no biases
-        settled = {k: v for k, v in config.attention_options().items() if k not in own}
-        given = {**settled, **({} if size is None else parse_size(size)), **options}
-        given.setdefault("head_dim", max(1, 2 * config.embed_dim // config.num_heads))
-        given.setdefault("top_k", max(1, config.num_heads // given.get("num_key_value_heads", 1)))
-        given.setdefault("num_experts", 2 * given["top_k"])
-        return cls(config.embed_dim, **given)
+        unused = ("num_heads", "head_dim", "bias")  # by the equations there are no biases
+        defaults = {k: v for k, v in config.attention_options().items() if k not in unused}
+        options = {**defaults, **({} if size is None else parse_size(size)), **options}
+        key_heads = options.get("num_key_value_heads", 1)
+        options.setdefault("head_dim", max(1, 2 * config.embed_dim // config.num_heads))
+        options.setdefault("top_k", max(1, config.num_heads // key_heads))
+        options.setdefault("num_experts", 2 * options["top_k"])
+        return cls(config.embed_dim, **options)
 
     @property
     def num_units(self) -> int:
@@ -179,35 +180,35 @@ class MixtureOfAttentionHeads(Attention):
         """The experts of each token, and their weights."""
         logits = in_float32(self.router, query)
         if self.router_noise is not None and self.training:
-            size = F.softplus(in_float32(self.router_noise, query))
-            logits = logits + torch.randn_like(logits) * size
-        logits, chosen = self.ablate_logits(logits, self.top_k)
+            noise_scale = F.softplus(in_float32(self.router_noise, query))
+            logits = logits + torch.randn_like(logits) * noise_scale
+        logits, num_selected = self.ablate_logits(logits, self.top_k)
         scales = logits.softmax(-1)
-        if chosen == self.num_experts:
-            indices = torch.arange(chosen, device=logits.device).expand_as(logits)
+        if num_selected == self.num_experts:
+            indices = torch.arange(num_selected, device=logits.device).expand_as(logits)
             matmul = ExpertMatmul(None, query, self.expert_query)
         else:
             scales, indices = scales.topk(self.top_k, dim=-1)
-            scales = scales[..., :chosen]
+            scales = scales[..., :num_selected]
             matmul = ExpertMatmul(indices.flatten(0, 1), query, self.expert_query)
         if self.normalize_weights:
             scales = scales / scales.sum(-1, keepdim=True).detach()
         scales = self.ablate_weights(scales, selected=True)
-        if chosen < self.top_k:  # as many heads as always, since masks may be made for each
-            scales = F.pad(scales, (0, self.top_k - chosen))
-        return TokenRouting(indices, scales, chosen, logits, matmul)
+        if num_selected < self.top_k:  # as many heads as always, since masks may be made for each
+            scales = F.pad(scales, (0, self.top_k - num_selected))
+        return TokenRouting(indices, scales, num_selected, logits, matmul)
 
     def attend(
         self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, is_causal: bool
     ) -> Tensor:
         # A mask that is the same for all heads and queries: (1, keys) or (batch, 1, 1, keys).
-        alike = mask is None or mask.size(-2) == (1 if mask.dim() == 2 else mask.size(1)) == 1
-        if is_causal or not alike or self.num_key_value_heads > 1:
+        is_shared = mask is None or mask.size(-2) == (1 if mask.dim() == 2 else mask.size(1)) == 1
+        if is_causal or not is_shared or self.num_key_value_heads > 1:
             return super().attend(q, k, v, mask, is_causal)
         # The chosen heads are then further queries to the one head of keys, which is read once.
         folded = q.transpose(1, 2).flatten(1, 2).unsqueeze(1)  # (batch, 1, queries * top_k, D)
-        read = super().attend(folded, k, v, mask, False)
-        return read.reshape(q.size(0), q.size(2), q.size(1), v.size(-1)).transpose(1, 2)
+        heads = super().attend(folded, k, v, mask, False)
+        return heads.reshape(q.size(0), q.size(2), q.size(1), v.size(-1)).transpose(1, 2)
 
     def combine(
         self, heads: Tensor, inputs: AttentionInputs, state: TokenRouting
@@ -217,11 +218,12 @@ class MixtureOfAttentionHeads(Attention):
         scaled = heads * state.scales.unsqueeze(-1).to(heads.dtype)
         output = state.matmul.combine(scaled.flatten(0, 1), self.expert_output)
         weights = torch.zeros_like(state.logits).scatter(-1, state.indices, state.scales)
-        indices = state.indices[..., : state.selected]
+        indices = state.indices[..., : state.num_selected]
         loss = None
         if inputs.cache is None or torch.is_grad_enabled():  # nothing learns from generation
-            how = {"per_sequence": self.balance == "sequence"}
-            balance, z, tokens = router_losses(state.logits, indices, inputs.query_padding, **how)
+            balance, z, tokens = router_losses(
+                state.logits, indices, inputs.query_padding, per_sequence=self.balance == "sequence"
+            )
             loss = self.balance_coef * balance + self.z_coef * z
             loss = loss / tokens if self.per_batch else loss
         return output.unflatten(0, inputs.query.shape[:2]), Routing(weights, indices, loss)
@@ -273,72 +275,73 @@ class ExpertMatmul:
         if x.is_cpu:
             self.backend = "few" if len(indices) <= 32 and not torch.is_grad_enabled() else "sorted"
             # Small products are several times as fast in float32 as in bf16 there.
-            self.computes_in = torch.promote_types(self.dtype, torch.float32)
+            self.compute_dtype = torch.promote_types(self.dtype, torch.float32)
         # Up to 8 times the products take less time on a GPU than to move tokens to their experts.
         elif x.is_meta or (x.is_cuda and len(weight) > 8 * indices.size(1)):
             fits = self.dtype == torch.bfloat16 and all(n % 8 == 0 for n in weight.shape[1:])
             self.backend = "kernel" if x.is_meta or (fits and len(indices) > 0) else "all"
-            self.computes_in = self.dtype
+            self.compute_dtype = self.dtype
         if self.backend in ("sorted", "kernel"):
             experts, self.order = indices.flatten().sort(stable=True)
-            numbers = torch.arange(len(weight), device=x.device)
-            ends = torch.searchsorted(experts, numbers, right=True)
+            all_experts = torch.arange(len(weight), device=x.device)
+            ends = torch.searchsorted(experts, all_experts, right=True)
             self.counts = ends.diff(prepend=ends.new_zeros(1))  # of each expert's choices
 
     def project(self, x: Tensor, weight: Tensor) -> Tensor:
         """x `(tokens, a)` and W `(experts, a, b)` to `(tokens, top_k, b)`."""
         if self.backend == "all":
             if torch.is_grad_enabled():
-                every = (x @ weight.transpose(0, 1).flatten(1)).unflatten(1, weight.shape[::2])
+                y = (x @ weight.transpose(0, 1).flatten(1)).unflatten(1, weight.shape[::2])
             else:  # in decoding, to lay the matrices side by side would take longer than this
-                every = (x @ weight).transpose(0, 1)
+                y = (x @ weight).transpose(0, 1)
             if self.indices is None:
-                return every
-            return every.gather(1, self.indices.unsqueeze(-1).expand(-1, -1, every.size(2)))
+                return y
+            return y.gather(1, self.indices.unsqueeze(-1).expand(-1, -1, y.size(2)))
         assert self.indices is not None
-        x, weight, top_k = x.to(self.computes_in), weight.to(self.computes_in), self.indices.size(1)
+        x, weight = x.to(self.compute_dtype), weight.to(self.compute_dtype)
+        top_k = self.indices.size(1)
         if self.backend == "few":
-            made = sum_rows(x.repeat_interleave(top_k, 0), weight, self.indices.view(-1, 1))
+            y = sum_rows(x.repeat_interleave(top_k, 0), weight, self.indices.view(-1, 1))
         elif self.backend == "sorted":
-            choices = SortedTokens(self.order // top_k, self.order, self.counts.tolist())
-            made = _BlockedMatmul.apply(x, weight, choices, len(self.order))
+            pairs = SortedPairs(self.order // top_k, self.order, self.counts.tolist())
+            y = _BlockedMatmul.apply(x, weight, pairs, len(self.order))
         else:
             # Each token's gradients are summed in one order, which index_select would not do.
-            made = self.by_kernel(x.repeat_interleave(top_k, 0), weight)
-        return made.view(*self.indices.shape, weight.size(2)).to(self.dtype)
+            y = self.by_kernel(x.repeat_interleave(top_k, 0), weight)
+        return y.view(*self.indices.shape, weight.size(2)).to(self.dtype)
 
     def combine(self, heads: Tensor, weight: Tensor) -> Tensor:
         """o `(tokens, top_k, a)` and W `(experts, a, b)` to `(tokens, b)`."""
         if self.backend == "all":
             if self.indices is not None:
-                every = heads.new_zeros(heads.size(0), *weight.shape[:2])
-                heads = every.scatter(1, self.indices.unsqueeze(-1).expand_as(heads), heads)
+                zeros = heads.new_zeros(heads.size(0), *weight.shape[:2])  # for all experts
+                heads = zeros.scatter(1, self.indices.unsqueeze(-1).expand_as(heads), heads)
             return heads.flatten(1) @ weight.flatten(0, 1)
         assert self.indices is not None
-        heads, weight = heads.to(self.computes_in), weight.to(self.computes_in)
+        heads, weight = heads.to(self.compute_dtype), weight.to(self.compute_dtype)
         if self.backend == "few":
             y = sum_rows(heads.flatten(1), weight, self.indices)
         elif self.backend == "sorted":
-            choices = SortedTokens(self.order, self.order // heads.size(1), self.counts.tolist())
-            y = _BlockedMatmul.apply(heads.flatten(0, 1), weight, choices, len(heads))
+            pairs = SortedPairs(self.order, self.order // heads.size(1), self.counts.tolist())
+            y = _BlockedMatmul.apply(heads.flatten(0, 1), weight, pairs, len(heads))
         else:
-            made = self.by_kernel(heads.flatten(0, 1), weight)
-            y = made.view(*self.indices.shape, weight.size(2)).sum(1)
+            products = self.by_kernel(heads.flatten(0, 1), weight)
+            y = products.view(*self.indices.shape, weight.size(2)).sum(1)
         return y.to(self.dtype)
 
     def by_kernel(self, rows: Tensor, weight: Tensor) -> Tensor:
-        """Each choice by the matrix of its expert: `(tokens * top_k, a)` to `(…, b)`."""
+        """Each row by the matrix of its expert: `(tokens * top_k, a)` to `(…, b)`."""
         rows = rows.index_select(0, self.order)
         if rows.is_meta:  # where costs are counted nobody knows who has chosen what
-            made = rows @ weight[0]
+            products = rows @ weight[0]
         else:
             # The kernel may leave the gradient of an expert without rows unwritten.
             weight = weight.where((self.counts > 0)[:, None, None], 0.0)
-            made = F.grouped_mm(rows, weight, offs=self.counts.cumsum(0, dtype=torch.int32))
-        return torch.empty_like(made).index_copy_(0, self.order, made)
+            products = F.grouped_mm(rows, weight, offs=self.counts.cumsum(0, dtype=torch.int32))
+        return torch.empty_like(products).index_copy_(0, self.order, products)
 
 
-class SortedTokens(NamedTuple):
+class SortedPairs(NamedTuple):
     """Pairs of a token and a selected expert, sorted by expert."""
 
     source: Tensor  # the row of the input that a pair reads
@@ -358,15 +361,15 @@ class SortedTokens(NamedTuple):
                 first, start = last, start + size
 
 
-def add_products(x: Tensor, weight: Tensor, choices: SortedTokens, rows: int) -> Tensor:
-    """y[target] = Σ x[source] W[expert] over the choices: x `(…, a)` to `(rows, b)`."""
+def add_products(x: Tensor, weight: Tensor, pairs: SortedPairs, rows: int) -> Tensor:
+    """y[target] = Σ x[source] W[expert] over the pairs: x `(…, a)` to `(rows, b)`."""
     y = x.new_zeros(rows, weight.size(2))
-    for experts, block, counts in choices.blocks():
-        made = x.new_empty(sum(counts), weight.size(2))
-        parts = x.index_select(0, choices.source[block]).split(counts)
-        for part, matrix, out in zip(parts, weight[experts], made.split(counts), strict=True):
+    for experts, block, counts in pairs.blocks():
+        products = x.new_empty(sum(counts), weight.size(2))
+        parts = x.index_select(0, pairs.source[block]).split(counts)
+        for part, matrix, out in zip(parts, weight[experts], products.split(counts), strict=True):
             torch.mm(part, matrix, out=out)
-        y.index_add_(0, choices.target[block], made)
+        y.index_add_(0, pairs.target[block], products)
     return y
 
 
@@ -374,22 +377,22 @@ class _BlockedMatmul(torch.autograd.Function):
     """`add_products`, with gradients that are computed block by block too."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor, choices: SortedTokens, rows: int) -> Tensor:
+    def forward(ctx: Any, x: Tensor, weight: Tensor, pairs: SortedPairs, rows: int) -> Tensor:
         ctx.save_for_backward(x, weight)
-        ctx.choices = choices
-        return add_products(x, weight, choices, rows)
+        ctx.pairs = pairs
+        return add_products(x, weight, pairs, rows)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         x, weight = ctx.saved_tensors
-        source, target, counts = ctx.choices
+        source, target, counts = ctx.pairs
         grad_x = grad_weight = None
         if ctx.needs_input_grad[0]:
-            grad_x = add_products(grad, weight.mT, SortedTokens(target, source, counts), len(x))
+            grad_x = add_products(grad, weight.mT, SortedPairs(target, source, counts), len(x))
         if ctx.needs_input_grad[1]:
             grad_weight = torch.empty_like(weight)
-            for experts, block, sizes in ctx.choices.blocks():
+            for experts, block, sizes in ctx.pairs.blocks():
                 left = x.index_select(0, source[block]).split(sizes)
                 right = grad.index_select(0, target[block]).split(sizes)
                 for a, b, out in zip(left, right, grad_weight[experts], strict=True):

@@ -81,15 +81,15 @@ class MixtureOfHeads(MultiHeadAttention):
         self.balance_coef, self.scaled = balance_coef, scaled
 
         self.routed_router = nn.Linear(embed_dim, num_heads - shared_heads, bias=False)
-        several, any_shared = shared_heads > 1, shared_heads > 0
-        self.shared_router = nn.Linear(embed_dim, shared_heads, bias=False) if several else None
-        self.kind_router = nn.Linear(embed_dim, 2, bias=False) if any_shared else None
+        has_several, has_any = shared_heads > 1, shared_heads > 0
+        self.shared_router = nn.Linear(embed_dim, shared_heads, bias=False) if has_several else None
+        self.kind_router = nn.Linear(embed_dim, 2, bias=False) if has_any else None
         self.reset_routers()
 
     @classmethod
     def from_config(cls, config: Any, site: str, **options: Any) -> Self:
-        heads = options.get("num_heads", config.num_heads)
-        return super().from_config(config, site, **{**default_sizes(heads, options), **options})
+        sizes = default_sizes(options.get("num_heads", config.num_heads), options)
+        return super().from_config(config, site, **{**sizes, **options})
 
     @classmethod
     def as_head_gate(cls, embed_dim: int, num_heads: int, head_dim: int, **options: Any) -> Self:
@@ -107,8 +107,8 @@ class MixtureOfHeads(MultiHeadAttention):
             nn.init.xavier_uniform_(router.weight)
 
     def routers(self) -> list[nn.Linear]:
-        found = (self.shared_router, self.routed_router, self.kind_router)
-        return [router for router in found if router is not None]
+        routers = (self.shared_router, self.routed_router, self.kind_router)
+        return [router for router in routers if router is not None]
 
     def init_neutral(self) -> None:
         """The routers start at zero, so that the gate of each head is 1, if all are selected."""
@@ -125,16 +125,16 @@ class MixtureOfHeads(MultiHeadAttention):
         logits = in_float32(self.routed_router, inputs.query)
         logits, top_k = self.ablate_logits(logits, self.top_k)
         probability = logits.softmax(-1)
-        selected, chosen = probability.topk(top_k, dim=-1)
+        routed, chosen = probability.topk(top_k, dim=-1)
         if self.scaled:
-            selected = top_k * selected / selected.sum(-1, keepdim=True)
-        gates = torch.zeros_like(probability).scatter(-1, chosen, selected)
-        gates = self.with_shared(gates, inputs.query)
+            routed = top_k * routed / routed.sum(-1, keepdim=True)
+        routed = torch.zeros_like(probability).scatter(-1, chosen, routed)
+        gates = self.with_shared(routed, inputs.query)
         shared = torch.arange(self.shared_heads, device=chosen.device)
         shared = shared.expand(*chosen.shape[:-1], -1)
         indices = torch.cat([shared, chosen + self.shared_heads], dim=-1)
-        in_force = torch.zeros_like(gates, dtype=torch.bool).scatter(-1, indices, True)
-        gates = self.ablate_weights(gates, in_force, selected=True)
+        active = torch.zeros_like(gates, dtype=torch.bool).scatter(-1, indices, True)
+        gates = self.ablate_weights(gates, active, selected=True)
         loss = None
         if inputs.cache is None or torch.is_grad_enabled():  # nothing learns from generation
             loss = self.balance_coef * balance_loss(probability, chosen, inputs.query_padding)

@@ -38,17 +38,17 @@ class RuleSettings(Settings):
         """Raises `ValueError` if the settings do not fit a training of `total_steps` steps."""
 
 
-def rule_settings(name: str, kind: "type[Rule]", given: Any) -> RuleSettings:
+def rule_settings(name: str, rule: "type[Rule]", values: Any) -> RuleSettings:
     """The settings of a system's rule; raises `ValueError` for an unknown key or a bad value."""
     try:
-        return kind.settings_class.model_validate(given)
+        return rule.settings_class.model_validate(values)
     except ValidationError as error:
         problem = error.errors()[0]
-        where = ".".join(map(str, (name, *problem["loc"])))
+        key = ".".join(map(str, (name, *problem["loc"])))
         if problem["type"] == "extra_forbidden":
-            known = expected_one_of(problem["loc"][-1], kind.settings_class.model_fields)
-            raise ValueError(f"{where} is no setting, {known}") from None
-        raise ValueError(f"{where} is {problem['input']!r}: {problem['msg']}") from None
+            expected = expected_one_of(problem["loc"][-1], rule.settings_class.model_fields)
+            raise ValueError(f"{key} is no setting, {expected}") from None
+        raise ValueError(f"{key} is {problem['input']!r}: {problem['msg']}") from None
 
 
 class Rule:

@@ -84,7 +84,7 @@ class System(nn.Module):
             `authors` their public code. A plan names one as the option `preset`.
         unit: the unit that its decisions weigh: head, expert, branch, mechanism.
         supported_ablations: names of its ablations; see `headwise.heads.ablation`.
-        site, layer: the place in a model, such as `decoder_self` and 0; set by the model.
+        site, layer: the place in a model, such as `decoder_self` and 0; set by `place`.
         ablations: the ablations in force, which change evaluation alone; see `headwise.ablated`.
         routing_loss: the loss of its last call, or None; `headwise.auxiliary_loss` sums them.
         training_rule: the rule that trains it, set by `headwise.TrainingRules`; else False.
@@ -127,6 +127,10 @@ class System(nn.Module):
     def num_units(self) -> int:
         """The number of experts, heads, branches or mechanisms that its decisions weigh."""
         raise NotImplementedError
+
+    def place(self, site: str, layer: int) -> None:
+        """Tells the system its place in a model."""
+        self.site, self.layer = site, layer
 
     def reset_parameters(self) -> None:
         """Gives all parameters new random values, by functions of `torch.nn.init` alone.
@@ -173,7 +177,8 @@ class System(nn.Module):
     def _watch(self, output: Tensor, loss: Tensor | None) -> None:
         """Warns once, after a first backward pass, of a rule or a loss that is not used."""
         if "output" in self._grads_seen:  # in the call before this one
-            self._is_checked, name = True, type(self).__name__
+            self._is_checked = True
+            name = type(self).__name__
             if self.rule is not None and not self.training_rule:
                 warnings.warn(
                     f"{name} learns without its rule of training, {self.rule.__name__}: make the "
@@ -198,9 +203,9 @@ class System(nn.Module):
 
     def __getstate__(self) -> dict[str, Any]:
         # A copy may be trained otherwise, and outlives the context of an ablation or an observer.
-        passing = {"ablations", "observers", "routing_loss"}
-        passing |= {"training_rule", "_grads_seen", "_is_checked"}
-        return {name: value for name, value in self.__dict__.items() if name not in passing}
+        transient = {"ablations", "observers", "routing_loss"}
+        transient |= {"training_rule", "_grads_seen", "_is_checked"}
+        return {name: value for name, value in self.__dict__.items() if name not in transient}
 
 
 def auxiliary_loss(model: nn.Module) -> Tensor:
@@ -225,9 +230,9 @@ def auxiliary_loss(model: nn.Module) -> Tensor:
         >>> loss.backward()
     """
     systems = (module for module in model.modules() if isinstance(module, System))
-    found = [system.routing_loss for system in systems if system.routing_loss is not None]
+    losses = [system.routing_loss for system in systems if system.routing_loss is not None]
     device = next((p.device for p in model.parameters()), None)
-    return sum((loss.to(device) for loss in found), start=torch.zeros((), device=device))
+    return sum((loss.to(device) for loss in losses), start=torch.zeros((), device=device))
 
 
 _tracker = ModuleTracker()  # hooks nothing: it is only asked whether a backward pass is under way
@@ -246,17 +251,17 @@ def _check_place(parent: nn.Module, name: str, child: Any) -> None:
     """
     if not isinstance(child, System):
         return
-    place, kind = f"{name} of a {type(parent).__name__}", type(child).__name__
+    place, system = f"{name} of a {type(parent).__name__}", type(child).__name__
     layers = (nn.TransformerEncoderLayer, nn.TransformerDecoderLayer)
     if type(parent) in layers and child.replaces != "attention":
         raise ValueError(
-            f"{place} cannot be {kind}, which takes the place of more than an attention "
+            f"{place} cannot be {system}, which takes the place of more than an attention "
             f"({child.replaces}): put it into a layer of your own"
         )
-    before = parent._modules.get(name)
-    if isinstance(before, nn.MultiheadAttention) and not before.batch_first:
+    replaced = parent._modules.get(name)
+    if isinstance(replaced, nn.MultiheadAttention) and not replaced.batch_first:
         raise ValueError(
-            f"{place} has batch_first=False, expected True: {kind} would attend over the batch. "
+            f"{place} has batch_first=False, expected True: {system} would attend over the batch. "
             f"Build the module with batch_first=True, and load the state dict of the old one"
         )
 

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from headwise.heads.ablation import ablations_of
 from headwise.heads.attention import Attention, AttentionInputs
 from headwise.heads.cache import AttentionCache
-from headwise.heads.masks import hides
+from headwise.heads.masks import boolean_mask
 from headwise.heads.system import AttentionOutput, Routing, System
 from headwise.messages import check_choice
 from headwise.ops.layers import ACTIVATIONS, Activation, NormKind, hidden_width
@@ -145,13 +145,13 @@ class IndependentMechanismsLayer(System):
         self.ffn_activation = ffn_activation
         n_s, d_mech, d_ffn = num_mechanisms, embed_dim // num_mechanisms, ffn_dim // num_mechanisms
 
-        def norm_of_mechanisms() -> MechanismNorm:
+        def make_norm() -> MechanismNorm:
             return MechanismNorm(n_s, d_mech, norm_kind, norm_eps)
 
-        how: dict[str, Any] = {"head_dim": head_dim, "num_key_value_heads": num_key_value_heads}
-        how |= {"dropout": dropout, "bias": bias, "qk_norm": qk_norm, "norm_eps": norm_eps}
-        self.self_attention = MechanismAttention(embed_dim, num_heads, n_s, **how)
-        self.norm1 = norm_of_mechanisms()
+        options: dict[str, Any] = {"head_dim": head_dim, "num_key_value_heads": num_key_value_heads}
+        options |= {"dropout": dropout, "bias": bias, "qk_norm": qk_norm, "norm_eps": norm_eps}
+        self.self_attention = MechanismAttention(embed_dim, num_heads, n_s, **options)
+        self.norm1 = make_norm()
         self.competition = self.cross_attention = self.cross_norm = self.exchange = None
         if competition:
             # The gain makes of Glorot's bound that of nn.Linear.
@@ -160,52 +160,45 @@ class IndependentMechanismsLayer(System):
         else:
             self.supported_ablations = ("without-mechanism", "only-mechanism")  # type: ignore[misc]
         if cross_attention:
-            how["kdim"] = self.kdim
-            self.cross_attention = MechanismAttention(embed_dim, num_heads, n_s, **how)
+            options["kdim"] = self.kdim
+            self.cross_attention = MechanismAttention(embed_dim, num_heads, n_s, **options)
             self.cross_attention.site = "decoder_cross"
-            self.cross_norm = norm_of_mechanisms()
+            self.cross_norm = make_norm()
         if exchange_heads:
             if exchange_head_dim is None:
                 exchange_head_dim = min(max(4, d_mech // (8 * exchange_heads)), 32)
-            sizes_of_heads = (exchange_heads, exchange_head_dim)
-            self.exchange = MechanismExchange(n_s, d_mech, *sizes_of_heads, dropout, bias)
-            self.norm2 = norm_of_mechanisms()
+            self.exchange = MechanismExchange(
+                n_s, d_mech, exchange_heads, exchange_head_dim, dropout, bias
+            )
+            self.norm2 = make_norm()
         hidden = hidden_width(ffn_activation, d_ffn)
         self.ffn_up = GroupedLinear(n_s, d_mech, hidden, bias)
         self.ffn_down = GroupedLinear(n_s, d_ffn, d_mech, bias)
-        self.norm3 = norm_of_mechanisms()
+        self.norm3 = make_norm()
 
     @classmethod
     def from_config(cls, config: Any, site: str, **options: Any) -> Self:
-        settled = config.attention_options() | {
+        defaults = config.layer_options() | {
             "bias": False,  # also in models with biases, but for a plan that asks for them
-            "ffn_dim": config.ffn_dim,
             "num_mechanisms": 2,
             "cross_attention": site == "decoder_self" and "decoder_cross" in config.depths(),
-            "norm": config.norm,
-            "residual_dropout": config.dropout,
-            "ffn_dropout": config.ffn_dropout,
-            "ffn_activation": config.ffn_activation,
-            "norm_kind": config.norm_kind,
-            "norm_eps": config.norm_eps,
         }
-        return cls(config.embed_dim, **{**settled, **options})
+        return cls(config.embed_dim, **{**defaults, **options})
 
     @property
     def num_units(self) -> int:
         return self.num_mechanisms
 
-    def __setattr__(self, name: str, value: Any) -> None:
-        super().__setattr__(name, value)
-        if name in ("site", "layer"):  # where the layer stands, there stand its attentions
-            setattr(self.self_attention, name, value)
-        if name == "layer" and self.cross_attention is not None:
-            self.cross_attention.layer = value
+    def place(self, site: str, layer: int) -> None:
+        super().place(site, layer)
+        self.self_attention.place(site, layer)
+        if self.cross_attention is not None:
+            self.cross_attention.layer = layer
 
     def reset_parameters(self) -> None:
-        for part in self.modules():
-            if isinstance(part, (GroupedLinear, MechanismNorm, nn.RMSNorm)):
-                part.reset_parameters()
+        for module in self.modules():
+            if isinstance(module, (GroupedLinear, MechanismNorm, nn.RMSNorm)):
+                module.reset_parameters()
 
     def forward(
         self,
@@ -234,17 +227,17 @@ class IndependentMechanismsLayer(System):
             key_padding_mask, attn_mask, is_causal, query_padding_mask, need_weights,
                 average_attn_weights, cache, rotary: of self-attention, as in `Attention.forward`.
         """
-        reads = self.cross_attention is not None
-        if reads != (memory is not None):
+        reads_memory = self.cross_attention is not None
+        if reads_memory != (memory is not None):
             raise ValueError(
                 f"memory is {'None' if memory is None else 'given'}, but the layer was built with "
-                f"cross_attention={reads}: True takes a memory in each call, False none"
+                f"cross_attention={reads_memory}: True takes a memory in each call, False none"
             )
         if query_padding_mask is None and key_padding_mask is not None:
             # With a cache the queries are the last of the keys.
             query_padding_mask = key_padding_mask[:, key_padding_mask.size(1) - x.size(1) :]
         attended = self.self_attention(
-            self._before(self.norm1, x),
+            self._sublayer_input(self.norm1, x),
             key_padding_mask=key_padding_mask,
             attn_mask=attn_mask,
             is_causal=is_causal,
@@ -258,22 +251,24 @@ class IndependentMechanismsLayer(System):
         if competition is not None:
             update = update.unflatten(-1, (self.num_mechanisms, -1))
             update = (update * competition.to(update.dtype).unsqueeze(-1)).flatten(-2)
-        x = self._after(self.norm1, x, update)
+        x = self._residual_sum(self.norm1, x, update)
         if self.cross_attention is not None:
-            of_memory = self.cross_attention(
-                self._before(self.cross_norm, x),
+            update = self.cross_attention(
+                self._sublayer_input(self.cross_norm, x),
                 memory,
                 key_padding_mask=memory_key_padding_mask,
                 query_padding_mask=query_padding_mask,
                 cache=cross_cache,
-            )
-            x = self._after(self.cross_norm, x, of_memory.output)
+            ).output
+            x = self._residual_sum(self.cross_norm, x, update)
         if self.exchange is not None:
-            x = self._after(self.norm2, x, self.exchange(self._before(self.norm2, x)))
-        x = self._after(self.norm3, x, self._feed_forward(self._before(self.norm3, x)))
+            update = self.exchange(self._sublayer_input(self.norm2, x))
+            x = self._residual_sum(self.norm2, x, update)
+        update = self._feed_forward(self._sublayer_input(self.norm3, x))
+        x = self._residual_sum(self.norm3, x, update)
         routing = None
         if competition is not None:
-            padding = None if query_padding_mask is None else hides(query_padding_mask)
+            padding = None if query_padding_mask is None else boolean_mask(query_padding_mask)
             routing = Routing(competition, padding=padding)
         return AttentionOutput(x, attended.weights, routing)
 
@@ -288,26 +283,24 @@ class IndependentMechanismsLayer(System):
 
     def _feed_forward(self, x: Tensor) -> Tensor:
         # The hidden layer, the widest tensor of a layer, stays divided.
-        hidden = ACTIVATIONS[self.ffn_activation](
-            self.ffn_up.by_group(group_channels(x, self.num_mechanisms))
-        )
+        hidden = self.ffn_up.by_group(group_channels(x, self.num_mechanisms))
+        hidden = ACTIVATIONS[self.ffn_activation](hidden)
         hidden = F.dropout(hidden, self.ffn_dropout, self.training)
         return ungroup_channels(self.ffn_down.by_group(hidden), x)
 
-    def _before(self, norm: Any, x: Tensor) -> Tensor:
+    def _sublayer_input(self, norm: Any, x: Tensor) -> Tensor:
         return norm(x) if self.pre_norm else x
 
-    def _after(self, norm: Any, x: Tensor, update: Tensor) -> Tensor:
+    def _residual_sum(self, norm: Any, x: Tensor, update: Tensor) -> Tensor:
         for ablation in () if self.training else self.ablations:
             if ablation.units:
-                kept = ablation.kept(self.num_mechanisms, update.device).to(update)
-                update = update * kept.repeat_interleave(update.size(-1) // self.num_mechanisms)
+                mask = ablation.unit_mask(self.num_mechanisms, update.device).to(update)
+                update = update * mask.repeat_interleave(update.size(-1) // self.num_mechanisms)
         total = x + F.dropout(update, self.residual_dropout, self.training)
         return total if self.pre_norm else norm(total)
 
 
-# The name that the paper and its tables use.
-TIM = IndependentMechanismsLayer
+TIM = IndependentMechanismsLayer  # the name that papers and tables use
 
 
 class MechanismAttention(Attention):
@@ -327,16 +320,16 @@ class MechanismAttention(Attention):
         )
         d_mech, d_key = embed_dim // num_mechanisms, self.kdim // num_mechanisms
         d_heads = num_heads * self.head_dim // num_mechanisms
-        d_kept = self.num_key_value_heads * self.head_dim // num_mechanisms
+        d_kv = self.num_key_value_heads * self.head_dim // num_mechanisms
         gain = 2**-0.5  # as where nn.MultiheadAttention draws the three as one matrix
         self.q_proj: Any = GroupedLinear(num_mechanisms, d_mech, d_heads, bias, gain)
-        self.k_proj: Any = GroupedLinear(num_mechanisms, d_key, d_kept, bias, gain)
-        self.v_proj: Any = GroupedLinear(num_mechanisms, d_key, d_kept, bias, gain)
+        self.k_proj: Any = GroupedLinear(num_mechanisms, d_key, d_kv, bias, gain)
+        self.v_proj: Any = GroupedLinear(num_mechanisms, d_key, d_kv, bias, gain)
         self.out_proj = GroupedLinear(num_mechanisms, d_heads, d_mech, bias)
 
     def reset_parameters(self) -> None:
-        for part in self.children():
-            part.reset_parameters()  # type: ignore[operator]
+        for module in self.children():
+            module.reset_parameters()  # type: ignore[operator]
 
     def combine(self, heads: Tensor, inputs: AttentionInputs, state: Any) -> tuple[Tensor, None]:
         return self.out_proj(heads.transpose(1, 2).flatten(2)), None
@@ -367,14 +360,14 @@ class MechanismExchange(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """`(batch, time, embed_dim)` to the same."""
-        divided = group_channels(x, self.num_mechanisms)
-        maps = (self.q_proj, self.k_proj, self.v_proj)
-        by_head = (each.by_group(divided).unflatten(-1, (self.num_heads, -1)) for each in maps)
+        grouped = group_channels(x, self.num_mechanisms)
+        projections = (self.q_proj, self.k_proj, self.v_proj)
+        by_head = (p.by_group(grouped).unflatten(-1, (self.num_heads, -1)) for p in projections)
         # Each (positions, heads, mechanisms, head_dim).
         q, k, v = (y.permute(1, 2, 0, 3) for y in by_head)
         # (mechanisms, positions, heads * head_dim)
-        read = self._attend(q, k, v).permute(2, 0, 1, 3).flatten(2)
-        return ungroup_channels(self.out_proj.by_group(read), x)
+        heads = self._attend(q, k, v).permute(2, 0, 1, 3).flatten(2)
+        return ungroup_channels(self.out_proj.by_group(heads), x)
 
     def _attend(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         """All are `(positions, heads, mechanisms, head_dim)`."""
@@ -409,8 +402,7 @@ class GroupedLinear(nn.Module):
     ) -> None:
         super().__init__()
         self.weight = nn.Parameter(torch.empty(groups, in_dim, out_dim))
-        shift = torch.empty(groups, out_dim) if bias else None
-        self.bias = None if shift is None else nn.Parameter(shift)
+        self.bias = nn.Parameter(torch.empty(groups, out_dim)) if bias else None
         self.gain = gain
         self.reset_parameters()
 
@@ -437,9 +429,9 @@ class MechanismNorm(nn.Module):
 
     def __init__(self, num_mechanisms: int, mechanism_dim: int, kind: NormKind, eps: float) -> None:
         super().__init__()
-        self.weight = nn.Parameter(torch.empty(num_mechanisms, mechanism_dim))
-        shift = torch.empty(num_mechanisms, mechanism_dim) if kind == "layer" else None
-        self.bias = None if shift is None else nn.Parameter(shift)
+        shape = (num_mechanisms, mechanism_dim)
+        self.weight = nn.Parameter(torch.empty(shape))
+        self.bias = nn.Parameter(torch.empty(shape)) if kind == "layer" else None
         self.eps = eps
         self.reset_parameters()
 
@@ -451,11 +443,11 @@ class MechanismNorm(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """`(batch, time, embed_dim)` to the same."""
-        parts = x.unflatten(-1, self.weight.shape)
-        width = parts.shape[-1:]
+        grouped = x.unflatten(-1, self.weight.shape)
+        width = grouped.shape[-1:]
         if self.bias is None:
-            return (F.rms_norm(parts, width, eps=self.eps) * self.weight).to(x.dtype).flatten(-2)
-        normed = F.layer_norm(parts, width, eps=self.eps)
+            return (F.rms_norm(grouped, width, eps=self.eps) * self.weight).to(x.dtype).flatten(-2)
+        normed = F.layer_norm(grouped, width, eps=self.eps)
         return torch.addcmul(self.bias, normed, self.weight).to(x.dtype).flatten(-2)
 
 

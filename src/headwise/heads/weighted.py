@@ -18,13 +18,13 @@ from headwise.ops.layers import (
     ACTIVATIONS,
     Activation,
     NormKind,
+    checkpointed,
     hidden_width,
     is_traced,
-    norm_of,
-    once_more,
+    make_norm,
 )
 from headwise.ops.replicas import copy_full_, full_tensor
-from headwise.settings import MOST_STEPS
+from headwise.settings import MAX_STEPS
 
 
 class BranchSettings(RuleSettings):
@@ -33,10 +33,10 @@ class BranchSettings(RuleSettings):
     learning_rate: float | None = Field(None, gt=0, le=1000)
     """Learning rate of κ and α at the end of their warm-up; by default (d/N)^-0.5 ·
     warmup_steps^-0.5 in a model of N layers."""
-    warmup_steps: int = Field(400, ge=1, le=MOST_STEPS)
+    warmup_steps: int = Field(400, ge=1, le=MAX_STEPS)
     """The number of steps in which this rate rises from zero. Then it falls with the inverse square
     root of the step."""
-    freeze_last: int | None = Field(None, ge=0, le=MOST_STEPS)
+    freeze_last: int | None = Field(None, ge=0, le=MAX_STEPS)
     """Number of steps at the end of the training in which κ and α stay fixed. By default it is a
     sixth of all steps."""
 
@@ -120,12 +120,12 @@ class LearnBranchWeights(Rule):
                     copy_full_(weights, project_to_simplex(full_tensor(weights)))
 
     def record(self) -> dict[str, dict[str, list[float]]]:
-        found = {}
+        record = {}
         for path, layer in self.systems.items():
             if layer.learned_weights():
                 kappa, alpha = (full_tensor(weights).tolist() for weights in layer.branch_weights())
-                found[path] = {"kappa": kappa, "alpha": alpha}
-        return found
+                record[path] = {"kappa": kappa, "alpha": alpha}
+        return record
 
     def _is_frozen(self, progress: TrainingProgress) -> bool:
         return progress.step >= self.settings.frozen_from(progress.total_steps)
@@ -257,13 +257,14 @@ class BranchedAttention(Attention):
                 f"top_k is {top_k}, but weights={weights!r} learns no α by which to choose: leave "
                 f"top_k out, or choose other weights"
             )
-        of_qk_norms: dict[str, Any] = {} if norm_eps is None else {"norm_eps": norm_eps}
         if num_branches < 1 or (embed_dim % num_branches and "head_dim" not in options):
             raise ValueError(
                 f"embed_dim is {embed_dim}, expected a multiple of num_branches = {num_branches}, "
                 f"each of which has one head; choose sizes that divide, or give head_dim"
             )
-        super().__init__(embed_dim, num_branches, bias=bias, **of_qk_norms, **options)
+        if norm_eps is not None:
+            options["norm_eps"] = norm_eps  # of the norms of queries and keys
+        super().__init__(embed_dim, num_branches, bias=bias, **options)
         self.num_branches, self.ffn_dim = num_branches, ffn_dim
         self.inner, self.pre_norm, self.holds_residual = inner, norm == "pre", inner == "residual"
         self.ffn, self.weights, self.start = ffn, weights, start
@@ -272,13 +273,13 @@ class BranchedAttention(Attention):
         self.ffn_activation = ffn_activation
         self.branch_output = nn.Parameter(torch.empty(num_branches, self.head_dim, embed_dim))
         for name in ("kappa", "alpha"):
-            drawn = torch.empty(num_branches)
+            values = torch.empty(num_branches)
             if weights in ("random", "uniform") or (merged and name == "kappa"):
                 self.register_parameter(name, None)
             elif weights == "fixed":
-                self.register_buffer(name, drawn)
+                self.register_buffer(name, values)
             else:
-                self.register_parameter(name, nn.Parameter(drawn))
+                self.register_parameter(name, nn.Parameter(values))
         if not self.learned_weights():
             self.rule = None  # type: ignore[misc, assignment]  # nobody has to train it by one
         self.hidden_dim = num_branches * ffn_dim if ffn == "full" else ffn_dim
@@ -286,18 +287,15 @@ class BranchedAttention(Attention):
         self.ffn_up = nn.Linear(embed_dim, width, bias=bias is True)
         self.ffn_down = nn.Linear(self.hidden_dim, embed_dim, bias=bias is True)
         eps = 1e-5 if norm_eps is None else norm_eps
-        self.norm1: Any = norm_of(norm_kind, embed_dim, eps) if self.holds_residual else None
-        self.norm2: Any = norm_of(norm_kind, embed_dim, eps) if self.holds_residual else None
+        self.norm1: Any = make_norm(norm_kind, embed_dim, eps) if self.holds_residual else None
+        self.norm2: Any = make_norm(norm_kind, embed_dim, eps) if self.holds_residual else None
         self.reset_parameters()
 
     @classmethod
     def from_config(cls, config: Any, site: str, **options: Any) -> Self:
-        settled = config.attention_options()
-        settled |= {"num_branches": settled.pop("num_heads"), "ffn_dim": config.ffn_dim}
-        settled |= {"ffn_dropout": config.ffn_dropout, "ffn_activation": config.ffn_activation}
-        settled |= {"residual_dropout": config.dropout, "norm": config.norm}
-        settled |= {"norm_kind": config.norm_kind, "norm_eps": config.norm_eps}
-        return cls(config.embed_dim, **{**settled, **options})
+        defaults = config.layer_options()
+        defaults["num_branches"] = defaults.pop("num_heads")
+        return cls(config.embed_dim, **{**defaults, **options})
 
     def reset_parameters(self) -> None:
         """Draws all parameters anew: maps by Glorot's rule, κ and α as `start` says.
@@ -331,9 +329,9 @@ class BranchedAttention(Attention):
         # No function of nn.init draws such points. `from_pretrained` has nn.init leave loaded
         # numbers as they are, so that NaN marks the numbers that are to be drawn.
         nn.init.constant_(weights, math.nan)
-        drawn = random_simplex(self.num_branches).to(weights)
-        drawn = drawn.log() if self.weights == "softmax" else drawn
-        weights.copy_(torch.where(weights.isnan(), drawn, weights))
+        point = random_simplex(self.num_branches).to(weights)
+        point = point.log() if self.weights == "softmax" else point
+        weights.copy_(torch.where(weights.isnan(), point, weights))
 
     def learned_weights(self) -> list[nn.Parameter]:
         """The parameters for κ and α: two; one if they are merged; none if they are not learned."""
@@ -341,8 +339,8 @@ class BranchedAttention(Attention):
 
     def branch_weights(self) -> tuple[Tensor, Tensor]:
         """The κ and α in use, `(num_branches,)` each."""
-        alpha = self._in_use(self.alpha)
-        kappa = alpha if self.merged else self._in_use(self.kappa)
+        alpha = self._weights_in_use(self.alpha)
+        kappa = alpha if self.merged else self._weights_in_use(self.kappa)
         if self.top_k is not None:
             largest = alpha.topk(self.top_k)
             shares = largest.values / largest.values.sum()
@@ -350,14 +348,14 @@ class BranchedAttention(Attention):
         # Table 3 of the paper: even or random κ and α. Others leave every κ as it is.
         for ablation in () if self.training else self.ablations:
             if ablation.name in ("uniform", "random"):
-                of_kappa = copy.copy(ablation)
-                of_kappa.draw += " kappa"
-                kappa = of_kappa.weights(kappa)
+                kappa_ablation = copy.copy(ablation)
+                kappa_ablation.random_key += " kappa"
+                kappa = kappa_ablation.weights(kappa)
         return kappa, self.ablate_weights(alpha, alpha > 0 if self.top_k else None)
 
-    def _in_use(self, drawn: Tensor | None) -> Tensor:
-        if drawn is not None:
-            return drawn.softmax(0) if self.weights == "softmax" else drawn
+    def _weights_in_use(self, learned: Tensor | None) -> Tensor:
+        if learned is not None:
+            return learned.softmax(0) if self.weights == "softmax" else learned
         if self.training and self.weights == "random":
             return random_simplex(self.num_branches).to(self.branch_output)
         return self.branch_output.new_full((self.num_branches,), 1 / self.num_branches)
@@ -373,18 +371,18 @@ class BranchedAttention(Attention):
 
     def combine(self, heads: Tensor, inputs: AttentionInputs, state: Any) -> tuple[Tensor, Routing]:
         kappa, alpha = self.branch_weights()
-        read = heads.transpose(0, 1).flatten(1, 2)  # (branches, rows = batch * queries, head_dim)
+        heads = heads.transpose(0, 1).flatten(1, 2)  # (branches, rows = batch * queries, head_dim)
         if self.holds_residual:
-            y = self._with_streams(inputs.query.flatten(0, 1), read, kappa, alpha)
+            y = self._with_streams(inputs.query.flatten(0, 1), heads, kappa, alpha)
         else:
-            y = self._without_streams(read, kappa, alpha)
+            y = self._without_streams(heads, kappa, alpha)
         return y.view_as(inputs.query), Routing(alpha)
 
-    def _with_streams(self, x: Tensor, read: Tensor, kappa: Tensor, alpha: Tensor) -> Tensor:
+    def _with_streams(self, x: Tensor, heads: Tensor, kappa: Tensor, alpha: Tensor) -> Tensor:
         """The layer whose branches have a residual stream each; x `(rows, embed_dim)`."""
         # A float, since PyTorch cannot export a tensor times an integer to ONNX.
         branches = float(self.num_branches)
-        added = (read * (branches * kappa).view(-1, 1, 1)) @ self.branch_output
+        added = (heads * (branches * kappa).view(-1, 1, 1)) @ self.branch_output
         # Mκᵢ oᵢWᵢ, (branches, rows, embed_dim)
         added = F.dropout(added, self.residual_dropout, self.training)
         z = (self.norm2 if self.pre_norm else self.norm1)(x + added)
@@ -397,7 +395,7 @@ class BranchedAttention(Attention):
         y: Tensor = self.norm2(_weighted_sum(z, alpha) + fed)
         return y
 
-    def _without_streams(self, read: Tensor, kappa: Tensor, alpha: Tensor) -> Tensor:
+    def _without_streams(self, heads: Tensor, kappa: Tensor, alpha: Tensor) -> Tensor:
         """Σᵢ αᵢ FFN(κᵢ oᵢWᵢ), `(rows, embed_dim)`: the letter of the paper.
 
         Two rearrangements make all branches of a shared feed-forward cost what one does:
@@ -410,20 +408,20 @@ class BranchedAttention(Attention):
         """
         maps, bias = self._maps()
         scaled = self.branch_output * kappa.view(-1, 1, 1)
-        rows, (d, units) = read.size(1), maps.shape[-2:]
-        folded = self.head_dim * units * (d + rows)
+        rows, (d, units) = heads.size(1), maps.shape[-2:]
+        folded_cost = self.head_dim * units * (d + rows)
         # An exported program goes one way, for batches of any size.
-        if torch.compiler.is_exporting() or folded < rows * d * (self.head_dim + units):
-            return self._feed_forward(read, scaled @ maps, bias, 1.0, alpha)
-        return self._feed_forward(read @ scaled, maps, bias, 1.0, alpha)
+        if torch.compiler.is_exporting() or folded_cost < rows * d * (self.head_dim + units):
+            return self._feed_forward(heads, scaled @ maps, bias, 1.0, alpha)
+        return self._feed_forward(heads @ scaled, maps, bias, 1.0, alpha)
 
     def _maps(self) -> tuple[Tensor, Tensor | None]:
         """W₁ as `(embed_dim, units)` or, of each branch, `(branches, embed_dim, units)`; and b₁."""
-        for kind in (self.ffn_up, self.ffn_down):
-            if not isinstance(kind, nn.Linear):  # adapters (LoRA), which work when they are called
+        for linear in (self.ffn_up, self.ffn_down):
+            if not isinstance(linear, nn.Linear):  # adapters (LoRA), which work when called
                 raise TypeError(
-                    f"ffn_up or ffn_down of a BranchedAttention is {type(kind).__name__}, expected "
-                    f"nn.Linear, whose weight is divided among branches"
+                    f"ffn_up or ffn_down of a BranchedAttention is {type(linear).__name__}, "
+                    f"expected nn.Linear, whose weight is divided among branches"
                 )
         weight, bias = self.ffn_up.weight, self.ffn_up.bias
         if self.ffn == "shared":
@@ -442,9 +440,9 @@ class BranchedAttention(Attention):
         if self.ffn == "shared":
             hidden = self._shared_hidden(x, maps, bias, alpha)
         else:
-            each = self._hidden(x, maps, bias)
-            weights = (factor * alpha).to(each.dtype).view(-1, 1, 1)
-            hidden = (each * weights).transpose(0, 1).flatten(1)  # side by side, (rows, ffn_dim)
+            hidden = self._hidden(x, maps, bias)
+            weights = (factor * alpha).to(hidden.dtype).view(-1, 1, 1)
+            hidden = (hidden * weights).transpose(0, 1).flatten(1)  # side by side, (rows, ffn_dim)
         hidden = F.dropout(hidden, self.ffn_dropout, self.training)
         down = self.ffn_down
         return F.linear(hidden, down.weight, None if down.bias is None else down.bias * alpha.sum())
@@ -452,8 +450,8 @@ class BranchedAttention(Attention):
     def _hidden(self, x: Tensor, maps: Tensor, bias: Tensor | None) -> Tensor:
         """f(xᵢAᵢ + b₁ᵢ), `(branches, rows, units)`."""
         maps = maps.expand(len(x), -1, -1)
-        wide = torch.bmm(x, maps) if bias is None else torch.baddbmm(bias, x, maps)
-        return ACTIVATIONS[self.ffn_activation](wide)
+        hidden = torch.bmm(x, maps) if bias is None else torch.baddbmm(bias, x, maps)
+        return ACTIVATIONS[self.ffn_activation](hidden)
 
     def _shared_hidden(self, x: Tensor, maps: Tensor, bias: Tensor | None, alpha: Tensor) -> Tensor:
         """Σᵢ αᵢ f(xᵢAᵢ + b₁), `(rows, units)`, without keeping the hidden layer of each branch.
@@ -463,19 +461,19 @@ class BranchedAttention(Attention):
         """
 
         def weighted(x: Tensor, maps: Tensor, bias: Tensor | None, alpha: Tensor) -> Tensor:
-            each = self._hidden(x, maps, bias)
-            return (alpha.to(each.dtype) @ each.flatten(1)).view(each.shape[1:])
+            hidden = self._hidden(x, maps, bias)
+            return (alpha.to(hidden.dtype) @ hidden.flatten(1)).view(hidden.shape[1:])
 
         if is_traced():  # a compiler decides by itself what to keep
             return weighted(x, maps, bias, alpha)
-        size = max(1, (_GPU_HIDDEN if x.is_cuda else _HIDDEN) // (len(x) * maps.size(-1)))
-        found = [once_more(weighted, part, maps, bias, alpha) for part in x.split(size, dim=1)]
-        return torch.cat(found) if len(found) > 1 else found[0]
+        rows = max(1, (_GPU_CHUNK if x.is_cuda else _CHUNK) // (len(x) * maps.size(-1)))
+        sums = [checkpointed(weighted, chunk, maps, bias, alpha) for chunk in x.split(rows, dim=1)]
+        return torch.cat(sums) if len(sums) > 1 else sums[0]
 
 
 # Hidden units of all branches at a time: 4 MiB in float32, which stay in the processor's cache. A
 # GPU wants more work at once.
-_HIDDEN, _GPU_HIDDEN = 2**20, 2**24
+_CHUNK, _GPU_CHUNK = 2**20, 2**24
 
 
 def _weighted_sum(z: Tensor, alpha: Tensor) -> Tensor:

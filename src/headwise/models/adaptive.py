@@ -86,9 +86,9 @@ class AdaptiveEmbedding(nn.Module):
         x = torch.zeros((), dtype=head.dtype, device=ids.device)
         for (first, last), (words, project) in zip(pairwise(self.edges), bands, strict=True):
             # Every band is applied to every word: it is little work, and shapes depend on no data.
-            here = ((ids >= first) & (ids < last)).unsqueeze(-1)
-            of_band = F.embedding((ids - first).clamp(0, last - first - 1), words) @ project
-            x = x + of_band.masked_fill(~here, 0.0)
+            in_band = ((ids >= first) & (ids < last)).unsqueeze(-1)
+            embedded = F.embedding((ids - first).clamp(0, last - first - 1), words) @ project
+            x = x + embedded.masked_fill(~in_band, 0.0)
         return x
 
     def loss(self, hidden: Tensor, labels: Tensor) -> Tensor:

@@ -18,7 +18,7 @@ from headwise.ops.layers import Activation, NormKind
 from headwise.ops.rotary import rotary_rates
 
 # What transformers takes beside the fields of a configuration.
-_OF_TRANSFORMERS = {
+_TRANSFORMERS_ARGUMENTS = {
     *("num_labels", "torch_dtype", "name_or_path", "output_attentions", "attn_implementation"),
     *("experts_implementation", "per_layer_config", "model_type", "tokenizer_class", "auto_map"),
     *("use_cache", "quantization_config", "tie_word_embeddings"),
@@ -101,11 +101,11 @@ class TransformerConfig(PreTrainedConfig):
     bos_token_id: int | None = 1
     eos_token_id: int | list[int] | None = 2
 
-    def __post_init__(self, **others: Any) -> None:
-        for name in others.keys() & self.attribute_map.keys():
-            setattr(self, name, others.pop(name))
-        known = {each.name for each in fields(self)} | _OF_TRANSFORMERS
-        for name in others.keys() - known:
+    def __post_init__(self, **kwargs: Any) -> None:
+        for name in kwargs.keys() & self.attribute_map.keys():
+            setattr(self, name, kwargs.pop(name))
+        known = {each.name for each in fields(self)} | _TRANSFORMERS_ARGUMENTS
+        for name in kwargs.keys() - known:
             # A file may have been written by a newer transformers; it says by which.
             if self.transformers_version is None:
                 hint = did_you_mean(name, known)
@@ -116,11 +116,11 @@ class TransformerConfig(PreTrainedConfig):
                     f"{name} is {getattr(self, name)} and positions is {self.positions!r}: leave "
                     f"{name} out, or set positions to {kind!r}"
                 )
-        turns = copy.deepcopy(self.rope_parameters)
+        rope_parameters = copy.deepcopy(self.rope_parameters) or {}
         self.rope_parameters = {}  # transformers fills in what it would need
-        super().__post_init__(**others)
-        usual = {"rope_theta": 10_000.0, "rope_type": "default"}
-        self.rope_parameters = usual | (turns or {}) if self.positions == "rotary" else None
+        super().__post_init__(**kwargs)
+        rope_parameters = {"rope_theta": 10_000.0, "rope_type": "default", **rope_parameters}
+        self.rope_parameters = rope_parameters if self.positions == "rotary" else None
         if self.positions == "learned" and self.max_positions is None:
             self.max_positions = self.default_positions()
         self.check_systems()
@@ -131,9 +131,9 @@ class TransformerConfig(PreTrainedConfig):
         Its Trainer reads the file of any configuration as its own base class when it resumes a
         run, and that multiplies `head_dim`, which may be None, by a `num_heads`.
         """
-        found = super().to_dict()
-        found["num_attention_heads"] = found.pop("num_heads")
-        return found
+        values = super().to_dict()
+        values["num_attention_heads"] = values.pop("num_heads")
+        return values
 
     def depths(self) -> dict[str, int]:
         """The sites of the model with their numbers of layers, in the order of computation:
@@ -151,12 +151,28 @@ class TransformerConfig(PreTrainedConfig):
 
     def attention_options(self) -> dict[str, Any]:
         """What the model settles for the attention of every system, as constructors take it."""
-        sizes = {"head_dim": self.head_dim, "num_key_value_heads": self.num_key_value_heads}
-        settled: Any = {"num_heads": self.num_heads, "dropout": self.attention_dropout}
-        settled |= {"bias": self.bias, "qk_norm": self.qk_norm}
-        settled |= {"norm_eps": self.norm_eps} if self.qk_norm else {}
-        sizes = {"head_dim": self.head_dim, "num_key_value_heads": self.num_key_value_heads}
-        return settled | {name: size for name, size in sizes.items() if size is not None}
+        options: dict[str, Any] = {
+            "num_heads": self.num_heads,
+            "head_dim": self.head_dim,
+            "num_key_value_heads": self.num_key_value_heads,
+            "dropout": self.attention_dropout,
+            "bias": self.bias,
+            "qk_norm": self.qk_norm,
+            "norm_eps": self.norm_eps if self.qk_norm else None,
+        }
+        return {name: value for name, value in options.items() if value is not None}
+
+    def layer_options(self) -> dict[str, Any]:
+        """`attention_options()`, and those of a system that has the feed-forward too."""
+        return self.attention_options() | {
+            "ffn_dim": self.ffn_dim,
+            "norm": self.norm,
+            "residual_dropout": self.dropout,
+            "ffn_dropout": self.ffn_dropout,
+            "ffn_activation": self.ffn_activation,
+            "norm_kind": self.norm_kind,
+            "norm_eps": self.norm_eps,
+        }
 
     def rotary_rates(self, head_dim: int) -> tuple[Tensor, float]:
         """The rates at which heads of a width are turned, and what their turns are multiplied by;
@@ -165,28 +181,30 @@ class TransformerConfig(PreTrainedConfig):
         Raises:
             ValueError: `rope_parameters` do not fit heads of this width, or lack something.
         """
-        given = dict(self.rope_parameters or {})
-        for name in given:
+        parameters = dict(self.rope_parameters or {})
+        for name in parameters:
             check_choice(rope_parameters=(name, tuple(RopeParameters.__annotations__)))
-        check_choice(rope_type=(given["rope_type"], ("default", "linear", "llama3", "yarn")))
-        width = int(head_dim * given.get("partial_rotary_factor", 1.0))
+        kind = parameters["rope_type"]
+        check_choice(rope_type=(kind, ("default", "linear", "llama3", "yarn")))
+        width = int(head_dim * parameters.get("partial_rotary_factor", 1.0))
         if not 0 < width <= head_dim or width % 2:
             raise ValueError(
                 f"rope_parameters turn {width} channels of heads of width {head_dim}, expected an "
                 f"even number: choose another partial_rotary_factor or head_dim"
             )
-        if given["rope_type"] == "default":
-            return rotary_rates(width, given["rope_theta"]), 1.0
+        if kind == "default":
+            return rotary_rates(width, parameters["rope_theta"]), 1.0
         # The functions of transformers read these attributes of a configuration.
-        theirs = SimpleNamespace(rope_parameters=given, head_dim=head_dim, hidden_size=head_dim)
-        theirs.num_attention_heads, theirs.standardize_rope_params = 1, lambda: None
-        theirs.max_position_embeddings = given.get("original_max_position_embeddings")
+        config = SimpleNamespace(rope_parameters=parameters, standardize_rope_params=lambda: None)
+        config.head_dim = config.hidden_size = head_dim
+        config.num_attention_heads = 1
+        config.max_position_embeddings = parameters.get("original_max_position_embeddings")
         try:
             with torch.device("cpu"):  # also while a model is made without weights
-                return ROPE_INIT_FUNCTIONS[given["rope_type"]](theirs, torch.device("cpu"))
+                return ROPE_INIT_FUNCTIONS[kind](config, torch.device("cpu"))
         except (KeyError, TypeError) as error:
             raise ValueError(
-                f"rope_parameters is {given}, which lacks what its rope_type reads ({error})"
+                f"rope_parameters is {parameters}, which lacks what its rope_type reads ({error})"
             ) from error
 
     def check_systems(self) -> None:
@@ -241,8 +259,8 @@ class LanguageModelConfig(StackConfig):
     label_smoothing: float | int = 0.0
     max_length: int = 512
 
-    def __post_init__(self, **others: Any) -> None:
-        super().__post_init__(**{**others, "tie_word_embeddings": self.share_embeddings})
+    def __post_init__(self, **kwargs: Any) -> None:
+        super().__post_init__(**{**kwargs, "tie_word_embeddings": self.share_embeddings})
 
     def default_positions(self) -> int:
         return self.max_length
@@ -269,8 +287,9 @@ class CausalLMConfig(LanguageModelConfig):
     adaptive_factor: int = 4
     adaptive_dropout: float | int = 0.0
 
-    def __post_init__(self, **others: Any) -> None:
-        super().__post_init__(**others)
+    def __post_init__(self, **kwargs: Any) -> None:
+        self.adaptive_cutoffs = self.adaptive_cutoffs or None  # a single band has full width
+        super().__post_init__(**kwargs)
         if self.adaptive_cutoffs is not None:
             if not self.share_embeddings or self.label_smoothing:
                 raise ValueError(
@@ -323,14 +342,14 @@ class SequenceClassifierConfig(StackConfig):
     hidden_dim: int | None = None
     activation: Literal["tanh", "relu", "sigmoid"] = "tanh"
 
-    def __post_init__(self, classes: Any = None, **others: Any) -> None:
+    def __post_init__(self, classes: Any = None, **kwargs: Any) -> None:
         if classes is not None:
             self.id2label = dict(enumerate(classes))
             self.label2id = {name: index for index, name in enumerate(classes)}
         if self.problem == "regression":
-            others.setdefault("num_labels", 1)
+            kwargs.setdefault("num_labels", 1)
             self.problem_type = "regression"  # or a pipeline would make it a probability
-        super().__post_init__(**others)
+        super().__post_init__(**kwargs)
         outputs = len(self.label2id or ())  # of names that differ
         if outputs != self.num_labels or (self.problem == "regression" and outputs != 1):
             raise ValueError(
@@ -374,13 +393,13 @@ class Seq2SeqLMConfig(TransformerConfig):
     decoder_start_token_id: int | None = None
     is_encoder_decoder: bool = True
 
-    def __post_init__(self, **others: Any) -> None:
+    def __post_init__(self, **kwargs: Any) -> None:
         if self.target_vocab_size is None:
             self.target_vocab_size = self.vocab_size
         if self.decoder_start_token_id is None:
             self.decoder_start_token_id = self.bos_token_id
         is_tied = self.share_embeddings != "none"
-        super().__post_init__(**{**others, "tie_word_embeddings": is_tied})
+        super().__post_init__(**{**kwargs, "tie_word_embeddings": is_tied})
         if self.share_embeddings == "all" and self.target_vocab_size != self.vocab_size:
             raise ValueError(
                 f"target_vocab_size is {self.target_vocab_size}, expected vocab_size = "
@@ -423,8 +442,8 @@ class SpeechEnhancerConfig(StackConfig):
     predicts: Literal["magnitude", "gain"] = "magnitude"
     window: int = 626
 
-    def __post_init__(self, **others: Any) -> None:
-        super().__post_init__(**others)
+    def __post_init__(self, **kwargs: Any) -> None:
+        super().__post_init__(**kwargs)
         convolutions = len(self.front_channels) + 1
         if not 0 <= self.lookahead <= convolutions or self.floor <= 0:
             raise ValueError(

@@ -17,7 +17,7 @@ from headwise.heads.attention import Attention, AttentionCall
 from headwise.heads.system import System
 
 # What `headwise.gate_heads`, and tools that wrap what it puts on, add to an attention's path.
-_OVER_HEADS = re.compile(r"(^|\.)head_gates\..*")
+_HEAD_GATE_PATH = re.compile(r"(^|\.)head_gates\..*")
 
 
 def systems(model: nn.Module) -> dict[str, System]:
@@ -32,20 +32,21 @@ def systems(model: nn.Module) -> dict[str, System]:
     >>> list(systems(layers))
     ['first']
     """
-    found: dict[str, System] = {}
+    systems_by_path: dict[str, System] = {}
     parts: set[nn.Module] = set()
     for path, module in model.named_modules():
         if isinstance(module, System) and module not in parts:
-            found[_OVER_HEADS.sub("", path)] = module
+            systems_by_path[_HEAD_GATE_PATH.sub("", path)] = module
             parts |= set(module.modules())
-    return found
+    return systems_by_path
 
 
 def attentions(model: nn.Module) -> dict[str, Attention]:
     """All attentions of a model by their paths, also those that are parts of a system."""
-    every = model.named_modules()
     return {
-        _OVER_HEADS.sub("", path): module for path, module in every if isinstance(module, Attention)
+        _HEAD_GATE_PATH.sub("", path): module
+        for path, module in model.named_modules()
+        if isinstance(module, Attention)
     }
 
 
@@ -70,20 +71,20 @@ def observe(model: nn.Module, function: Callable[[str, AttentionCall], None]) ->
     Example:
         >>> import headwise as hw
         >>> layer = hw.MultiHeadAttention(16, num_heads=2)
-        >>> def note(path, read):
-        ...     print(path, tuple(read.heads.shape), tuple(read.weights().shape))
+        >>> def note(path, call):
+        ...     print(path, tuple(call.heads.shape), tuple(call.weights().shape))
         >>> with observe(nn.ModuleDict({"first": layer}), note):
         ...     y = layer(torch.randn(3, 5, 16)).output
         first (3, 2, 5, 8) (3, 2, 5, 5)
     """
-    places = attentions(model)
-    if not places:
+    attentions_by_path = attentions(model)
+    if not attentions_by_path:
         raise ValueError(
             f"model is a {type(model).__name__} without any attention of headwise, expected at "
             f"least one module that derives from headwise.systems.Attention"
         )
     with ExitStack() as stack, run_as_written():
-        for path, attention in places.items():
+        for path, attention in attentions_by_path.items():
             stack.callback(setattr, attention, "observers", attention.observers)
             attention.observers = (*attention.observers, partial(function, path))
         yield

@@ -20,14 +20,14 @@ from transformers.generation import GenerationConfig, GenerationMixin
 from transformers.modeling_layers import GradientCheckpointingLayer
 from transformers.utils import ModelOutput
 
-from headwise.heads.attention import Attention, MultiHeadAttention
+from headwise.heads.attention import Attention, MultiHeadAttention, draw_linear
 from headwise.heads.cache import AttentionCache
 from headwise.heads.system import AttentionOutput, System
 from headwise.models.adaptive import AdaptiveEmbedding
 from headwise.models.config import TransformerConfig
 from headwise.models.plan import LayerSpec, Plan, build_system, system_class
 from headwise.ops import IGNORED_LABEL
-from headwise.ops.layers import ACTIVATIONS, hidden_width, norm_of
+from headwise.ops.layers import ACTIVATIONS, hidden_width, make_norm
 from headwise.ops.rotary import Rotary
 
 
@@ -91,17 +91,17 @@ class Residual(nn.Module):
 
     def __init__(self, config: TransformerConfig) -> None:
         super().__init__()
-        self.norm = norm_of(config.norm_kind, config.embed_dim, config.norm_eps)
-        self.is_before, self.dropout = config.norm == "pre", config.dropout
+        self.norm = make_norm(config.norm_kind, config.embed_dim, config.norm_eps)
+        self.pre_norm, self.dropout = config.norm == "pre", config.dropout
 
     def before(self, x: Tensor) -> Tensor:
         """The input of the sub-layer."""
-        return self.norm(x) if self.is_before else x
+        return self.norm(x) if self.pre_norm else x
 
     def after(self, x: Tensor, update: Tensor) -> Tensor:
         """The residual sum of x and the sub-layer's output."""
         x = x + F.dropout(update, self.dropout, self.training)
-        return x if self.is_before else self.norm(x)
+        return x if self.pre_norm else self.norm(x)
 
 
 class Layer(GradientCheckpointingLayer):
@@ -134,22 +134,24 @@ class Layer(GradientCheckpointingLayer):
             self.feed_forward_residual = Residual(config)
 
     def forward(
-        self, x: Tensor, of_self: dict[str, Any], of_cross: dict[str, Any]
+        self, x: Tensor, self_kwargs: dict[str, Any], cross_kwargs: dict[str, Any]
     ) -> tuple[Tensor, list[Tensor], list[Tensor]]:
         """Returns the output, the losses that systems add, and attention weights if asked for.
 
         Args:
-            of_self, of_cross: arguments of the two attentions, beside `x`.
+            self_kwargs, cross_kwargs: arguments of the two attentions, beside `x`.
         """
         if self.system is not None:  # of a whole layer, with arguments of both attentions
-            given = {own: of_cross[name] for name, own in _OF_MEMORY if name in of_cross}
-            outs = [self.system(x, **of_self, **given)]
+            memory_kwargs = {
+                _MEMORY_NAMES[key]: arg for key, arg in cross_kwargs.items() if key in _MEMORY_NAMES
+            }
+            outs = [self.system(x, **self_kwargs, **memory_kwargs)]
             x = outs[0].output
         else:
-            x, out = _attend(x, self.self_attention, self.self_attention_residual, of_self)
+            x, out = _attend(x, self.self_attention, self.self_attention_residual, self_kwargs)
             outs = [out]
         if self.cross_attention is not None:
-            x, out = _attend(x, self.cross_attention, self.cross_attention_residual, of_cross)
+            x, out = _attend(x, self.cross_attention, self.cross_attention_residual, cross_kwargs)
             outs.append(out)
         if self.feed_forward is not None:
             residual = self.feed_forward_residual
@@ -160,19 +162,20 @@ class Layer(GradientCheckpointingLayer):
 
 
 # Names of arguments for the encoder's output: of a cross-attention, and of a system of a layer.
-_OF_MEMORY = (
-    *(("key", "memory"), ("key_padding_mask", "memory_key_padding_mask")),
-    ("cache", "cross_cache"),
-)
+_MEMORY_NAMES = {
+    "key": "memory",
+    "key_padding_mask": "memory_key_padding_mask",
+    "cache": "cross_cache",
+}
 
 
 def _attend(
-    x: Tensor, attention: Any, residual: Any, given: dict[str, Any]
+    x: Tensor, attention: Any, residual: Any, kwargs: dict[str, Any]
 ) -> tuple[Tensor, AttentionOutput]:
     if residual is None:  # the system has its own residual sums
-        out = attention(x, **given)
+        out = attention(x, **kwargs)
         return out.output, out
-    out = attention(residual.before(x), **given)
+    out = attention(residual.before(x), **kwargs)
     return residual.after(x, out.output), out
 
 
@@ -220,39 +223,39 @@ class HeadwiseModel(PreTrainedModel):
             ValueError: the plan does not fit, or replaces a system other than standard attention,
                 or a system cannot start from standard attention with the same output.
         """
-        instead = (
+        advice = (
             "mae, gated, differential and moh alone start from trained attention; build a new "
             "model with this plan"
         )
-        everywhere = attention if isinstance(attention, str) else attention.get("system")
-        if everywhere and not issubclass(system_class(everywhere), MultiHeadAttention):
-            raise ValueError(f"{everywhere} cannot start from a trained model: {instead}")
-        other = copy.deepcopy(self)
-        config, before = other.config, other.config.systems()
+        name = attention if isinstance(attention, str) else attention.get("system")
+        if name and not issubclass(system_class(name), MultiHeadAttention):
+            raise ValueError(f"{name} cannot start from a trained model: {advice}")
+        model = copy.deepcopy(self)
+        config, old_specs = model.config, model.config.systems()
         config.attention = copy.deepcopy(attention)  # type: ignore[assignment]
-        planned = config.systems()
-        for path, former in list(other.named_modules()):
-            site, layer = getattr(former, "site", ""), getattr(former, "layer", 0)
-            if not site or (spec := planned[site][layer]) == before[site][layer]:
+        new_specs = config.systems()
+        for path, old in list(model.named_modules()):
+            site, layer = getattr(old, "site", ""), getattr(old, "layer", 0)
+            if not site or (spec := new_specs[site][layer]) == old_specs[site][layer]:
                 continue
-            where = f"attention.{site}, layer {layer}: {spec['system']}"
-            made: Any = build_system(spec, config, site, layer)
-            if type(former) is not MultiHeadAttention or not isinstance(made, MultiHeadAttention):
+            place = f"attention.{site}, layer {layer}: {spec['system']}"
+            new: Any = build_system(spec, config, site, layer)
+            if type(old) is not MultiHeadAttention or not isinstance(new, MultiHeadAttention):
                 raise ValueError(
-                    f"{where} cannot start from a trained {type(former).__name__}: {instead}"
+                    f"{place} cannot start from a trained {type(old).__name__}: {advice}"
                 )
             try:
-                made.init_from(former, neutral=neutral)
+                new.init_from(old, neutral=neutral)
             except ValueError as error:
-                raise ValueError(f"{where}: {error}") from error
-            other.set_submodule(path, made)
-        return other
+                raise ValueError(f"{place}: {error}") from error
+            model.set_submodule(path, new)
+        return model
 
     def make_output(
         self,
         states: HeadwiseOutput,
         logits: Tensor | None,
-        added: list[Tensor],
+        aux_losses: list[Tensor],
         total: Tensor | None = None,
         labels: Tensor | None = None,
         num_items: Tensor | int | None = None,
@@ -260,12 +263,12 @@ class HeadwiseModel(PreTrainedModel):
         """The output of a model, from the output of its last stack.
 
         Args:
-            added: the losses of the systems.
+            aux_losses: the losses of the systems.
             total: the loss of the task, summed over all labels that are not -100.
             labels, num_items: see `HeadwiseModel`.
         """
         device = self.device if total is None else total.device  # layers may be on several
-        auxiliary: Any = sum(loss.to(device) for loss in added) if added else None
+        auxiliary: Any = sum(loss.to(device) for loss in aux_losses) if aux_losses else None
         losses: dict[str, Any] = {}
         if total is not None and labels is not None:
             count = (labels != IGNORED_LABEL).sum()
@@ -282,9 +285,11 @@ class HeadwiseModel(PreTrainedModel):
     def cross_entropy(self, logits: Tensor, labels: Tensor) -> Tensor:
         """Summed over all labels that are not -100, in float32 at least; in training smoothed."""
         logits = logits.to(torch.promote_types(logits.dtype, torch.float32)).flatten(0, -2)
+        labels = labels.flatten()
         smoothing = getattr(self.config, "label_smoothing", 0.0) if self.training else 0.0
-        how: Any = {"ignore_index": IGNORED_LABEL, "reduction": "sum"}
-        return F.cross_entropy(logits, labels.flatten(), label_smoothing=smoothing, **how)
+        return F.cross_entropy(
+            logits, labels, ignore_index=IGNORED_LABEL, reduction="sum", label_smoothing=smoothing
+        )
 
     def _init_weights(self, module: nn.Module) -> None:
         # The functions of nn.init leave weights alone that have been loaded.
@@ -293,9 +298,7 @@ class HeadwiseModel(PreTrainedModel):
         elif isinstance(module, (System, AdaptiveEmbedding, nn.LayerNorm, nn.RMSNorm)):
             module.reset_parameters()
         elif isinstance(module, nn.Linear):
-            nn.init.xavier_uniform_(module.weight)
-            if module.bias is not None:
-                nn.init.zeros_(module.bias)
+            draw_linear(module)
 
     def _initialize_weights(self, module: nn.Module, *_: Any) -> None:
         # transformers skips modules outside its package whose parameters are all in submodules,
@@ -328,29 +331,31 @@ class Stack(HeadwiseModel):
         super().__init__(config)
         name = config.sites[0].split("_")[0] if name is None else name
         self.is_causal = name == "decoder"
-        words = getattr(config, "vocab_size", 0) if vocab_size is None else vocab_size
-        cutoffs = getattr(config, "adaptive_cutoffs", None)
+        vocab_size = getattr(config, "vocab_size", 0) if vocab_size is None else vocab_size
         width, norm = config.embed_dim, (config.norm_kind, config.embed_dim, config.norm_eps)
         self.embedding: Any = None
         self.positions: Any = None
-        if words:
-            self.embedding = AdaptiveEmbedding(config) if cutoffs else nn.Embedding(words, width)
-        if words and config.max_positions is not None:
+        if vocab_size and getattr(config, "adaptive_cutoffs", None):
+            self.embedding = AdaptiveEmbedding(config)
+        elif vocab_size:
+            self.embedding = nn.Embedding(vocab_size, width)
+        if vocab_size and config.max_positions is not None:
             self.positions = nn.Embedding(config.max_positions, width)
-        self.embedding_norm = norm_of(*norm) if words and config.embedding_norm else nn.Identity()
-        specs = {s: of for s, of in config.systems().items() if s.startswith(f"{name}_")}
+        has_norm = vocab_size and config.embedding_norm
+        self.embedding_norm = make_norm(*norm) if has_norm else nn.Identity()
+        by_site = {s: specs for s, specs in config.systems().items() if s.startswith(f"{name}_")}
         self.layers: Any = nn.ModuleList(
-            Layer(config, dict(zip(specs, of_layer, strict=True)), index)
-            for index, of_layer in enumerate(zip(*specs.values(), strict=True))
+            Layer(config, dict(zip(by_site, specs, strict=True)), index)
+            for index, specs in enumerate(zip(*by_site.values(), strict=True))
         )
         # With pre-norm nothing has normalised the last residual sum yet.
-        self.final_norm = norm_of(*norm) if config.norm == "pre" else nn.Identity()
+        self.final_norm = make_norm(*norm) if config.norm == "pre" else nn.Identity()
         # Heads of some systems have a width of their own, and turn at rates of their own.
         default = config.head_dim or width // config.num_heads
         self.widths: list[int] = []
         for layer in self.layers:
-            heads = (part for part in layer.modules() if isinstance(part, Attention))
-            self.widths.append(next((part.head_dim for part in heads), default))
+            attentions = (module for module in layer.modules() if isinstance(module, Attention))
+            self.widths.append(next((attention.head_dim for attention in attentions), default))
         is_rotary = config.positions == "rotary"
         self.rates = {w: config.rotary_rates(w) for w in set(self.widths) if is_rotary}
         self.post_init()
@@ -382,57 +387,64 @@ class Stack(HeadwiseModel):
         for name, value in kwargs.items():  # transformers passes unknown flags as False or None
             if name != "return_dict" and value is not None and value is not False:
                 raise TypeError(f"{name} is not an argument of {type(self).__name__}")
-        shows = output_attentions or (output_attentions is None and self.config.output_attentions)
+        if output_attentions is None:
+            output_attentions = self.config.output_attentions
+        if output_hidden_states is None:
+            output_hidden_states = self.config.output_hidden_states
         if (input_ids is None) == (inputs_embeds is None):
             raise ValueError("of the input ids and inputs_embeds, expected exactly one")
-        words: Any = self.embedding(input_ids) if inputs_embeds is None else inputs_embeds
-        is_repeated = self.training and torch.is_grad_enabled()
-        if cache is not None and is_repeated and any(x.gradient_checkpointing for x in self.layers):
+        embeds: Any = self.embedding(input_ids) if inputs_embeds is None else inputs_embeds
+        learns = self.training and torch.is_grad_enabled()
+        if cache is not None and learns and any(x.gradient_checkpointing for x in self.layers):
             raise ValueError(
                 "a cache is asked for (use_cache) with gradient checkpointing, which computes "
                 "layers twice, expected none: leave it out, or switch checkpointing off"
             )
-        seen = 0 if cache is None else cache.get_seq_length()
-        padding = padding_of(attention_mask, words, seen)
-        positions = self._positions(words, padding, seen)
-        turns = {width: Rotary(positions, *rates) for width, rates in self.rates.items()}
+        past_length = 0 if cache is None else cache.get_seq_length()
+        padding = padding_mask(attention_mask, embeds, past_length)
+        positions = self._positions(embeds, padding, past_length)
+        rotary = {width: Rotary(positions, *rates) for width, rates in self.rates.items()}
         # Arguments of the attentions in all layers; there, True is padding.
-        of_self: dict[str, Any] = {"key_padding_mask": padding, "need_weights": shows}
-        of_self |= {"is_causal": self.is_causal}
-        of_cross: dict[str, Any] = {
-            "key": encoder_hidden_states,
-            "key_padding_mask": padding_of(encoder_attention_mask, encoder_hidden_states),
-            "query_padding_mask": None if padding is None else padding[:, seen:],
-            "need_weights": shows,
+        self_kwargs: dict[str, Any] = {
+            "key_padding_mask": padding,
+            "is_causal": self.is_causal,
+            "need_weights": output_attentions,
         }
-        x = F.dropout(self._add_positions(words, positions), self.config.dropout, self.training)
-        states, weights, found = [], [], [] if losses is None else losses
+        cross_kwargs: dict[str, Any] = {
+            "key": encoder_hidden_states,
+            "key_padding_mask": padding_mask(encoder_attention_mask, encoder_hidden_states),
+            "query_padding_mask": None if padding is None else padding[:, past_length:],
+            "need_weights": output_attentions,
+        }
+        x = F.dropout(self._add_positions(embeds, positions), self.config.dropout, self.training)
+        states, weights = [], []
+        aux_losses = [] if losses is None else losses
         for index, layer in enumerate(self.layers):
             states.append(x)
-            caches = (None, None) if cache is None else cache.of_layer(index)
-            of_self |= {"rotary": turns.get(self.widths[index]), "cache": caches[0]}
-            of_cross |= {"cache": caches[1]}
-            x, added, read = layer(x, _asked_for(of_self), _asked_for(of_cross))
-            found += added
-            weights.append(read)
+            caches = (None, None) if cache is None else cache.layer_caches(index)
+            self_kwargs |= {"rotary": rotary.get(self.widths[index]), "cache": caches[0]}
+            cross_kwargs["cache"] = caches[1]
+            x, layer_losses, layer_weights = layer(
+                x, _without_unset(self_kwargs), _without_unset(cross_kwargs)
+            )
+            aux_losses += layer_losses
+            weights.append(layer_weights)
         x = self.final_norm(x)
-        keeps = output_hidden_states
-        keeps = self.config.output_hidden_states if keeps is None else keeps
         output = HeadwiseOutput(
             last_hidden_state=x,
             cache=cache,
-            hidden_states=(*states, x) if keeps else None,
-            attentions=tuple(read[0] for read in weights if read) if shows else None,
-            cross_attentions=tuple(read[1] for read in weights if len(read) > 1) or None,
+            hidden_states=(*states, x) if output_hidden_states else None,
+            attentions=tuple(each[0] for each in weights if each) if output_attentions else None,
+            cross_attentions=tuple(each[1] for each in weights if len(each) > 1) or None,
         )
-        return output if losses is not None else self.make_output(output, None, found)
+        return output if losses is not None else self.make_output(output, None, aux_losses)
 
-    def _positions(self, words: Tensor, padding: Tensor | None, seen: int) -> Tensor:
+    def _positions(self, embeds: Tensor, padding: Tensor | None, past_length: int) -> Tensor:
         """The positions of tokens, `(time,)` or `(batch, time)`; -1 at padding on the left."""
-        end, limit = seen + words.size(1), self.config.max_positions
-        positions = torch.arange(seen, end, device=words.device)
+        end, limit = past_length + embeds.size(1), self.config.max_positions
+        positions = torch.arange(past_length, end, device=embeds.device)
         if padding is not None:  # so that padding on the left equals padding on the right
-            positions = (~padding).cumsum(1)[:, seen:] - 1
+            positions = (~padding).cumsum(1)[:, past_length:] - 1
         # The maximum comes last, since it waits for a GPU.
         if limit and end > limit and positions.numel() and positions.max() >= limit:
             raise ValueError(
@@ -441,11 +453,10 @@ class Stack(HeadwiseModel):
             )
         return positions
 
-    def _add_positions(self, words: Tensor, positions: Tensor) -> Tensor:
+    def _add_positions(self, x: Tensor, positions: Tensor) -> Tensor:
         """Embeddings with sinusoidal or learned positions, scaled and normed."""
         if self.embedding is None:
-            return words
-        x = words
+            return x
         if self.positions is not None:
             x = x + self.positions(positions.clamp(min=0))
         x = x * self.config.embed_dim**0.5 if self.config.scale_embeddings else x
@@ -461,18 +472,18 @@ class DecodingCache(Cache):
     systems. The keys of cross-attention are computed once.
 
     Args:
-        of_self: number of self-attentions in the decoder.
-        of_cross: number of attentions over an encoder's output.
+        num_self: number of self-attentions in the decoder.
+        num_cross: number of attentions over an encoder's output.
     """
 
     is_compileable = False  # its tensors grow
 
-    def __init__(self, of_self: int, of_cross: int = 0) -> None:
-        self.depth = of_self
-        caches = [AttentionCache(static=index >= of_self) for index in range(of_self + of_cross)]
+    def __init__(self, num_self: int, num_cross: int = 0) -> None:
+        self.depth = num_self
+        caches = [AttentionCache(static=i >= num_self) for i in range(num_self + num_cross)]
         super().__init__(layers=caches)
 
-    def of_layer(self, index: int) -> tuple[AttentionCache, AttentionCache | None]:
+    def layer_caches(self, index: int) -> tuple[AttentionCache, AttentionCache | None]:
         """The caches of a layer's self-attention and of its cross-attention, if it has one."""
         cross = self.layers[self.depth + index] if len(self.layers) > self.depth else None
         return self.layers[index], cross
@@ -507,27 +518,27 @@ class DecodingGenerationMixin(GenerationMixin):
         if settings.use_cache is not False and inputs.get("cache") is None:
             inputs["cache"] = self.new_cache()
 
-    def _prepare_generated_length(self, generation_config: Any, **given: Any) -> Any:
-        own = self.generation_config.max_length  # transformers would warn of both lengths
-        if generation_config.max_new_tokens is not None and generation_config.max_length == own:
+    def _prepare_generated_length(self, generation_config: Any, **kwargs: Any) -> Any:
+        default = self.generation_config.max_length  # transformers would warn of both lengths
+        if generation_config.max_new_tokens is not None and generation_config.max_length == default:
             generation_config.max_length = None
-        return super()._prepare_generated_length(generation_config, **given)
+        return super()._prepare_generated_length(generation_config, **kwargs)
 
 
-def _asked_for(given: dict[str, Any]) -> dict[str, Any]:
+def _without_unset(kwargs: dict[str, Any]) -> dict[str, Any]:
     """Arguments without None and False, which a system need not accept."""
-    return {name: x for name, x in given.items() if x is not None and x is not False}
+    return {name: x for name, x in kwargs.items() if x is not None and x is not False}
 
 
-def padding_of(mask: Tensor | None, words: Tensor | None, seen: int = 0) -> Tensor | None:
-    """Padding, `(batch, seen + time)`, `True` there, from transformers' mask of tokens.
+def padding_mask(mask: Tensor | None, x: Tensor | None, past_length: int = 0) -> Tensor | None:
+    """Padding, `(batch, past + time)`, `True` there, from transformers' mask of tokens.
 
     Raises:
         ValueError: the mask has another shape, or numbers other than 0 and 1.
     """
-    if mask is None or words is None:
+    if mask is None or x is None:
         return None
-    expected = (words.size(0), seen + words.size(1))
+    expected = (x.size(0), past_length + x.size(1))
     if tuple(mask.shape) != expected:
         raise ValueError(
             f"attention_mask has shape {tuple(mask.shape)}, expected (batch, time) = {expected}, "

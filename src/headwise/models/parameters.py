@@ -22,7 +22,7 @@ def gate_parameters(model: nn.Module) -> list[nn.Parameter]:
     >>> sum(p.numel() for p in gate_parameters(hw.GatedAttention(8, 2)))
     16
     """
-    return _of_systems(model, lambda system: system.routing_parameters)
+    return _system_parameters(model, lambda system: system.routing_parameters)
 
 
 def output_parameters(model: nn.Module) -> list[nn.Parameter]:
@@ -38,14 +38,14 @@ def output_parameters(model: nn.Module) -> list[nn.Parameter]:
     >>> [tuple(parameter.shape) for parameter in hw.output_parameters(model)]
     [(32, 32), (32,)]
     """
-    found = _of_systems(model, lambda system: system.output_parameters)
+    parameters = _system_parameters(model, lambda system: system.output_parameters)
     for path, module in model.named_modules():
         # A system over the heads of another module says where that module has its projection.
         projection = getattr(module, "output_projection", None)
         if isinstance(projection, str):
             attention = model.get_submodule(path.rpartition(".")[0])
-            found += attention.get_submodule(projection).parameters()
-    return list(dict.fromkeys(found))
+            parameters += attention.get_submodule(projection).parameters()
+    return list(dict.fromkeys(parameters))
 
 
 def non_gate_parameters(model: nn.Module) -> list[nn.Parameter]:
@@ -62,7 +62,7 @@ def decayed_parameters(model: nn.Module) -> list[nn.Parameter]:
     >>> [tuple(parameter.shape) for parameter in decayed_parameters(layer)]
     [(3, 2)]
     """
-    spared = {id(p) for p in _of_systems(model, lambda system: system.no_decay)}
+    spared = {id(p) for p in _system_parameters(model, lambda system: system.no_decay)}
     norms = (module for module in model.modules() if isinstance(module, _NORMS))
     spared |= {id(parameter) for norm in norms for parameter in norm.parameters()}
     return [
@@ -86,30 +86,30 @@ def freeze_all_but(model: nn.Module, trainable: str) -> None:
     """
     if trainable == "all":
         return
-    found = [] if trainable == "nothing" else [gate_parameters(model)]
+    groups = [] if trainable == "nothing" else [gate_parameters(model)]
     if trainable == "gates+output":
-        found.append(output_parameters(model))
-    if not all(found):
+        groups.append(output_parameters(model))
+    if not all(groups):
         raise ValueError(
             f"training.train is {trainable!r}, but no system of the model has parameters that "
             f"decide how its heads are combined, or none names its output projections "
             f"(System.output_parameters): choose another system in model.attention, or train all"
         )
-    kept = {id(parameter) for parameters in found for parameter in parameters}
+    learning = {id(parameter) for group in groups for parameter in group}
     for parameter in model.parameters():
-        if id(parameter) not in kept:
+        if id(parameter) not in learning:
             parameter.requires_grad_(False)
 
 
-def _of_systems(
+def _system_parameters(
     model: nn.Module, prefixes: Callable[[System], tuple[str, ...]]
 ) -> list[nn.Parameter]:
     """The parameters of systems whose names begin with one of the system's prefixes, each once."""
-    found = [
+    parameters = [
         parameter
         for system in model.modules()
         if isinstance(system, System)
         for name, parameter in system.named_parameters()
         if name.startswith(prefixes(system))
     ]
-    return list(dict.fromkeys(found))
+    return list(dict.fromkeys(parameters))

@@ -64,11 +64,11 @@ def system_class(name: Any) -> type[System]:
     """
     if isinstance(name, str) and name in SYSTEMS:
         return SYSTEMS[name]
-    module, _, kind = str(name).partition(":")
-    found = getattr(sys.modules.get(module), kind, None) if kind else None
-    if isinstance(found, type) and issubclass(found, System):
-        return found
-    if kind and module not in sys.modules:
+    module, _, attribute = str(name).partition(":")
+    system = getattr(sys.modules.get(module), attribute, None) if attribute else None
+    if isinstance(system, type) and issubclass(system, System):
+        return system
+    if attribute and module not in sys.modules:
         raise ValueError(
             f"the system {name!r} is of the module {module}, which is not imported: import it "
             f"before, or give a command --import {module}"
@@ -118,29 +118,29 @@ def layer_specs(plan: Plan, depths: Mapping[str, int]) -> dict[str, list[LayerSp
     plan = {"system": plan} if isinstance(plan, str) else plan
     is_whole = "system" in plan
     if is_whole:
-        kind = system_class(plan["system"])
-        plan = {site: plan for site in depths if _site_of(kind, site, depths) == site}
+        system = system_class(plan["system"])
+        plan = {site: plan for site in depths if _naming_site(system, site, depths) == site}
     specs: dict[str, dict[int, LayerSpec]] = {site: {} for site in depths}
-    for site, listed in plan.items():
+    for site, entries in plan.items():
         check_choice(**{"a site in attention": (site, tuple(depths))})
-        for given in listed if isinstance(listed, list) else [listed]:
-            layers, spec = _entry(site, given, depths)
+        for entry in entries if isinstance(entries, list) else [entries]:
+            layers, spec = _read_entry(site, entry, depths)
             for layer in layers:
                 if layer in specs[site]:
                     raise ValueError(f"attention.{site} names layer {layer} twice")
                 specs[site][layer] = spec
-    lacking = [site for site in plan if not specs[site]]
-    if lacking and (not is_whole or lacking == list(plan)):
+    empty = [site for site in plan if not specs[site]]
+    if empty and (not is_whole or empty == list(plan)):
+        site = empty[0]
         raise ValueError(
-            f"attention.{lacking[0]}: {plan[lacking[0]]!r} stands in none of {depths[lacking[0]]} "
-            f"layers (its paper keeps the first two and the last standard): name layers, as in "
-            f"layers: [0]"
+            f"attention.{site}: {plan[site]!r} stands in none of {depths[site]} layers (its paper "
+            f"keeps the first two and the last standard): name layers, as in layers: [0]"
         )
     for layer, spec in specs.get("decoder_self", {}).items():
-        beside = specs.get("decoder_cross", {}).get(layer, {}).get("system", "standard")
-        if system_class(spec["system"]).replaces == "layer" and beside != "standard":
+        cross = specs.get("decoder_cross", {}).get(layer, {}).get("system", "standard")
+        if system_class(spec["system"]).replaces == "layer" and cross != "standard":
             raise ValueError(
-                f"attention.decoder_cross names {beside} in layer {layer}, all of which "
+                f"attention.decoder_cross names {cross} in layer {layer}, all of which "
                 f"{spec['system']} takes the place of"
             )
     standard = {"system": "standard"}
@@ -163,55 +163,55 @@ def build_system(spec: LayerSpec, config: Any, site: str, layer: int) -> System:
     except ValueError as error:
         raise ValueError(f"attention.{site}: {name}: {error}") from error
     except TypeError as error:  # such as an option that the constructor does not have
-        known = options_of(kind)
+        known = plan_options(kind)
         hints = [did_you_mean(option, known) for option in options if option not in known]
         raise ValueError(
             f"attention.{site}: {name}: {error}{''.join(hints)} (options: {', '.join(known)})"
         ) from error
-    system.site, system.layer = site, layer
+    system.place(site, layer)
     return system
 
 
-def options_of(system: type[System]) -> list[str]:
+def plan_options(system: type[System]) -> list[str]:
     """The options of a system that a plan can give: arguments of its constructor, by name.
 
-    >>> "dropped_heads" in options_of(SYSTEMS["mae"])
+    >>> "dropped_heads" in plan_options(SYSTEMS["mae"])
     True
     """
-    found = {"preset": None} if system.presets else {}
+    options = {"preset": None} if system.presets else {}
     bases = [base for base in system.__mro__ if "__init__" in vars(base)]
     for base in (base for base in bases if base is not System and issubclass(base, System)):
         for option in signature(base.__init__).parameters.values():
             # What a base needs, and the class itself does not take, it gives to the base.
             is_given = base is not bases[0] and option.default is option.empty
             if not is_given and option.kind is not option.VAR_KEYWORD:
-                found[option.name] = None
-    return [name for name in found if name not in ("self", "embed_dim", "dense")]
+                options[option.name] = None
+    return [name for name in options if name not in ("self", "embed_dim", "dense")]
 
 
-def _entry(site: str, given: Any, depths: Mapping[str, int]) -> tuple[list[int], LayerSpec]:
+def _read_entry(site: str, entry: Any, depths: Mapping[str, int]) -> tuple[list[int], LayerSpec]:
     """The layers that an entry is for, and its system with the options."""
-    spec = {"system": given} if isinstance(given, str) else given
+    spec = {"system": entry} if isinstance(entry, str) else entry
     if not isinstance(spec, Mapping) or "system" not in spec:
         raise ValueError(
-            f"attention.{site} is {given!r}, expected the name of a system, a mapping with the "
+            f"attention.{site} is {entry!r}, expected the name of a system, a mapping with the "
             f"key system, or a list of these"
         )
     spec = dict(spec)
     name, kind, depth = spec["system"], system_class(spec["system"]), depths[site]
-    if (place := _site_of(kind, site, depths)) != site:
+    if (place := _naming_site(kind, site, depths)) != site:
         raise ValueError(
             f"attention.{site} names {name}, which takes the place of a {kind.replaces} too: name "
             f"it at {place}"
         )
     layers = spec.pop("layers", kind.layers)
-    words = {"all": range(depth), "low": range(min(2, depth)), "middle": range(2, depth - 1)}
+    named = {"all": range(depth), "low": range(min(2, depth)), "middle": range(2, depth - 1)}
     layers = [layers] if isinstance(layers, int) else layers
-    numbers = list(words.get(layers, [-1]) if isinstance(layers, str) else layers)
+    numbers = list(named.get(layers, [-1]) if isinstance(layers, str) else layers)
     if not all(type(layer) is int and 0 <= layer < depth for layer in numbers):
         raise ValueError(
             f"attention.{site}.layers is {layers!r}, expected a list of some of 0 to {depth - 1}, "
-            f"or one of {', '.join(words)}"
+            f"or one of {', '.join(named)}"
         )
     preset = spec.pop("preset", None)
     if preset is not None:
@@ -220,8 +220,8 @@ def _entry(site: str, given: Any, depths: Mapping[str, int]) -> tuple[list[int],
     return numbers, spec
 
 
-def _site_of(system: type[System], site: str, sites: Iterable[str]) -> str:
+def _naming_site(system: type[System], site: str, sites: Iterable[str]) -> str:
     """The site at which a plan has to name a system, for layers that have the given site."""
-    of_layer = [other for other in sites if other.split("_")[0] == site.split("_")[0]]
-    places = {"attention": site, "feed-forward": of_layer[-1], "layer": of_layer[0]}
+    layer_sites = [other for other in sites if other.split("_")[0] == site.split("_")[0]]
+    places = {"attention": site, "feed-forward": layer_sites[-1], "layer": layer_sites[0]}
     return places[system.replaces]

@@ -24,7 +24,7 @@ from torch import Tensor, nn
 from transformers import AutoConfig, AutoModel
 
 from headwise.models.config import SpeechEnhancerConfig
-from headwise.models.modeling import HeadwiseModel, Stack, check_labels, padding_of, squared_error
+from headwise.models.modeling import HeadwiseModel, Stack, check_labels, padding_mask, squared_error
 
 KERNEL = 3  # how many frames a convolution sees
 
@@ -32,14 +32,14 @@ KERNEL = 3  # how many frames a convolution sees
 class FrameConvolution(nn.Module):
     """A convolution over time, followed by a layer norm of each frame and LeakyReLU.
 
-    `ahead` of the frames that it sees are later than its output; frames beyond either end are zero.
+    `lookahead` of the frames that it sees are later than its output; beyond either end are zeros.
     """
 
-    def __init__(self, in_channels: int, out_channels: int, ahead: int) -> None:
+    def __init__(self, in_channels: int, out_channels: int, lookahead: int) -> None:
         super().__init__()
         self.convolution = nn.Conv1d(in_channels, out_channels, KERNEL)
         self.norm = nn.LayerNorm(out_channels)
-        self.ahead = ahead
+        self.lookahead = lookahead
 
     def forward(self, x: Tensor, padding: Tensor | None) -> Tensor:
         """`(batch, time, in_channels)` to `(batch, time, out_channels)`; `True` is padding."""
@@ -48,7 +48,7 @@ class FrameConvolution(nn.Module):
             x = x.masked_fill(padding.unsqueeze(-1), 0.0)
         if not x.size(1):  # no frames: the convolution needs as many as its kernel
             return x.new_zeros(x.size(0), 0, self.norm.normalized_shape[0])
-        x = F.pad(x.mT, (KERNEL - 1 - self.ahead, self.ahead))
+        x = F.pad(x.mT, (KERNEL - 1 - self.lookahead, self.lookahead))
         return F.leaky_relu(self.norm(self.convolution(x).mT))
 
 
@@ -73,8 +73,8 @@ class SpeechEnhancer(HeadwiseModel):
         super().__init__(config)
         widths = (config.num_bins, *config.front_channels, config.embed_dim)
         self.front = nn.ModuleList(
-            FrameConvolution(here, there, ahead=int(index < config.lookahead))
-            for index, (here, there) in enumerate(pairwise(widths))
+            FrameConvolution(*channels, lookahead=int(index < config.lookahead))
+            for index, channels in enumerate(pairwise(widths))
         )
         self.decoder = Stack(config, "decoder", vocab_size=0)
         self.output = nn.Linear(config.embed_dim, config.num_bins)
@@ -108,7 +108,7 @@ class SpeechEnhancer(HeadwiseModel):
                 f"the shape of inputs is {shape}, expected (batch, time, {config.num_bins}): the "
                 f"magnitudes of frames of 32 ms at {config.sampling_rate} Hz"
             )
-        padding = padding_of(attention_mask, inputs)
+        padding = padding_mask(attention_mask, inputs)
         noisy = torch.log(inputs + config.floor)
         # Shifted so that silence is zero, like padding and the frames beyond either end.
         x = (noisy - math.log(config.floor)).to(self.output.weight.dtype)

@@ -174,11 +174,11 @@ class MaskedLM(HeadwiseModel):
         states = self.encoder(input_ids, attention_mask, losses=aux_losses, **kwargs)
         hidden, total = states.last_hidden_state, None
         if labels is not None:
-            chosen = check_labels(labels, hidden.shape[:2]) != IGNORED_LABEL
-            hidden = hidden[chosen]  # (tokens, embed_dim)
+            predicted = check_labels(labels, hidden.shape[:2]) != IGNORED_LABEL
+            hidden = hidden[predicted]  # (tokens, embed_dim)
         logits = self.lm_head(self.transform_norm(F.gelu(self.transform(hidden))))
         if labels is not None:
-            total = self.cross_entropy(logits, labels[chosen])
+            total = self.cross_entropy(logits, labels[predicted])
         return self.make_output(states, logits, aux_losses, total, labels, num_items_in_batch)
 
 
@@ -240,7 +240,7 @@ class SequenceClassifier(HeadwiseModel):
         aux_losses: list[Tensor] = []
         states = self.encoder(input_ids, attention_mask, losses=aux_losses, **kwargs)
         activations: Any = {"tanh": torch.tanh, "relu": F.relu, "sigmoid": torch.sigmoid}
-        pooled = self._pooled(states.last_hidden_state, attention_mask)
+        pooled = self._pool(states.last_hidden_state, attention_mask)
         hidden = activations[self.config.activation](self.hidden(pooled))
         logits = self.classifier(F.dropout(hidden, self.config.dropout, self.training))
         total = None
@@ -252,7 +252,7 @@ class SequenceClassifier(HeadwiseModel):
                 total = self.cross_entropy(logits, labels)
         return self.make_output(states, logits, aux_losses, total, labels, num_items_in_batch)
 
-    def _pooled(self, encoded: Tensor, attention_mask: Tensor | None) -> Tensor:
+    def _pool(self, encoded: Tensor, attention_mask: Tensor | None) -> Tensor:
         """One vector for each sequence, `(batch, embed_dim)`; padding may be on either side."""
         real = torch.ones_like(encoded[..., 0]) if attention_mask is None else attention_mask
         if self.config.pooling == "first" and encoded.size(1):
@@ -286,8 +286,8 @@ class Seq2SeqLM(HeadwiseModel, DecodingGenerationMixin):
         super().__init__(config)
         self.encoder = Stack(config, "encoder", config.vocab_size)
         self.decoder = Stack(config, "decoder", config.target_vocab_size)
-        words: Any = config.target_vocab_size
-        self.lm_head = nn.Linear(config.embed_dim, words, bias=config.output_bias)
+        vocab_size: Any = config.target_vocab_size
+        self.lm_head = nn.Linear(config.embed_dim, vocab_size, bias=config.output_bias)
         tied = {"lm_head.weight": "decoder.embedding.weight"}
         if config.share_embeddings == "all":
             tied = dict.fromkeys((*tied, *tied.values()), "encoder.embedding.weight")
@@ -324,18 +324,19 @@ class Seq2SeqLM(HeadwiseModel, DecodingGenerationMixin):
         """
         aux_losses: list[Tensor] = []
         if encoder_outputs is None:
-            source = {"inputs_embeds": inputs_embeds, "losses": aux_losses}
-            encoder_outputs = self.encoder(input_ids, attention_mask, **source, **kwargs)
+            encoder_outputs = self.encoder(
+                input_ids, attention_mask, inputs_embeds=inputs_embeds, losses=aux_losses, **kwargs
+            )
         cache = self.new_cache() if cache is None and use_cache else cache
         if labels is not None:
             if decoder_input_ids is None:
                 decoder_input_ids = self.prepare_decoder_input_ids_from_labels(labels)
             check_labels(labels, decoder_input_ids.shape)
             if decoder_attention_mask is None:
-                seen = 0 if cache is None else cache.get_seq_length()
+                past_length = 0 if cache is None else cache.get_seq_length()
                 # Up to the last label of each row, also at a -100 before that.
-                is_before = (labels != IGNORED_LABEL).flip(1).cumsum(1).flip(1) != 0
-                decoder_attention_mask = F.pad(is_before, (seen, 0), value=True)
+                mask = (labels != IGNORED_LABEL).flip(1).cumsum(1).flip(1) != 0
+                decoder_attention_mask = F.pad(mask, (past_length, 0), value=True)
         states = self.decoder(
             decoder_input_ids,
             decoder_attention_mask,

@@ -40,7 +40,7 @@ def hidden_width(activation: str, ffn_dim: int) -> int:
     return 2 * ffn_dim if activation in ("swiglu", "geglu") else ffn_dim
 
 
-def norm_of(kind: NormKind, width: int, eps: float = 1e-5) -> nn.Module:
+def make_norm(kind: NormKind, width: int, eps: float = 1e-5) -> nn.Module:
     """A layer norm, or a norm by the root mean square, which has no mean and no shift.
 
         layer   (x - mean x) / √(var x + ε) · γ + β
@@ -68,8 +68,8 @@ def in_float32(linear: nn.Module, x: Tensor) -> Tensor:
     if isinstance(weight, Tensor) and weight.is_floating_point():  # else it is quantised
         x = x.to(weight.dtype)
     device = x.device.type  # of which "meta" has no autocast
-    casts = not x.is_meta and torch.is_autocast_enabled(device)
-    with torch.autocast(device, enabled=False) if casts else nullcontext():
+    is_autocast = not x.is_meta and torch.is_autocast_enabled(device)
+    with torch.autocast(device, enabled=False) if is_autocast else nullcontext():
         y: Tensor = linear(x)
     return y.to(torch.promote_types(y.dtype, torch.float32))
 
@@ -80,8 +80,8 @@ def is_traced() -> bool:
     return torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active()
 
 
-def once_more(function: Callable[..., Any], *args: Any, **how: Any) -> Any:
+def checkpointed(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     """The function, which a backward pass computes once more, so that its inputs alone are kept."""
     if not torch.is_grad_enabled():
-        return function(*args, **how)
-    return checkpoint(function, *args, use_reentrant=False, preserve_rng_state=False, **how)
+        return function(*args, **kwargs)
+    return checkpoint(function, *args, use_reentrant=False, preserve_rng_state=False, **kwargs)

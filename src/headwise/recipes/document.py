@@ -18,7 +18,7 @@ Document = dict[str, Any]
 Change = tuple[tuple[str, ...], Any]  # the keys of a path, and its new value
 
 _SUFFIXES = (".yaml", ".yml")
-_LISTED = ("systems", "datasets")  # a recipe does not inherit single entries of its base
+_INHERITED_WHOLE = ("systems", "datasets")  # a recipe does not inherit single entries of its base
 # The names of data that are installed with headwise. They are written here because asking the tasks
 # for their `built_in` takes seconds; a test compares both.
 OFFLINE = {"interface-strings", "pydoc-topics", "package-docs", "docstrings", "generated", "pairs"}
@@ -33,39 +33,39 @@ class RecipeError(ValueError):
 def shipped_recipes() -> dict[str, str]:
     """Returns the YAML of the recipes that headwise ships, by name, in alphabetical order."""
     files = (resources.files("headwise") / "recipes").iterdir()
-    found = {Path(file.name): file for file in files if file.name.endswith(".yaml")}
-    return {path.stem: found[path].read_text(encoding="utf-8") for path in sorted(found)}
+    recipes = {Path(file.name): file for file in files if file.name.endswith(".yaml")}
+    return {path.stem: recipes[path].read_text(encoding="utf-8") for path in sorted(recipes)}
 
 
-def read_document(name: str, above: tuple[str, ...] = ()) -> Document:
+def read_document(name: str, descendants: tuple[str, ...] = ()) -> Document:
     """Returns the keys of a recipe; it inherits the keys of its `base`.
 
     Args:
         name: the name of a recipe that headwise ships, or the path of a .yaml file.
-        above: the recipes that inherit from it.
+        descendants: the recipes that inherit from it.
 
     Raises:
         RecipeError: there is no such recipe, or it cannot be read.
     """
-    document = _read(name)
+    document = _read_keys(name)
     base = document.pop("base", None)
     if base is None:
         return document
     if Path(str(base)).suffix in _SUFFIXES:  # relative to the recipe that names it
         base = Path(name).parent / Path(str(base)).expanduser()
     try:
-        if str(base) in (*above, name):
+        if str(base) in (*descendants, name):
             raise RecipeError(f"{base} inherits from this recipe, expected no circle")
-        inherited = read_document(str(base), (*above, name))
+        inherited = read_document(str(base), (*descendants, name))
     except RecipeError as error:
         raise RecipeError(f"base of recipe {name}: {error}") from error
-    for key in _LISTED:
+    for key in _INHERITED_WHOLE:
         if key in document:
             inherited.pop(key, None)
-    return joined(inherited, document)
+    return merge_documents(inherited, document)
 
 
-def _read(name: str) -> Document:
+def _read_keys(name: str) -> Document:
     path = Path(name).expanduser()
     if path.suffix not in _SUFFIXES and name not in shipped_recipes():
         raise RecipeError(
@@ -94,13 +94,13 @@ def _read(name: str) -> Document:
     return document
 
 
-def joined(under: Mapping[str, Any], over: Mapping[str, Any]) -> Document:
+def merge_documents(document: Mapping[str, Any], changes: Mapping[str, Any]) -> Document:
     """Returns the keys of two recipes; the values of the second one win."""
-    document = merge(under, over)
-    before, data = under.get("data"), over.get("data")
-    if isinstance(before, Mapping) and isinstance(data, Mapping):
-        document["data"] = merge_data(before, data)
-    return document
+    merged = merge(document, changes)
+    data, new_data = document.get("data"), changes.get("data")
+    if isinstance(data, Mapping) and isinstance(new_data, Mapping):
+        merged["data"] = merge_data(data, new_data)
+    return merged
 
 
 def check_names(
@@ -111,12 +111,12 @@ def check_names(
 ) -> None:
     """Raises `RecipeError` if there is no such recipe, or it has no such system or data set."""
     document = with_changes(read_document(recipe), list(map(parse_change, changes)))
-    for what, key, names in (("system", "systems", systems), ("data set", "datasets", datasets)):
+    for noun, key, names in (("system", "systems", systems), ("data set", "datasets", datasets)):
         known = document.get(key) or {}
         for name in names:
             if name not in known:
                 hint = expected_one_of(name, known) if known else "and names none"
-                raise RecipeError(f"recipe {recipe} has no {what} {shown(name)}, {hint}")
+                raise RecipeError(f"recipe {recipe} has no {noun} {shown(name)}, {hint}")
 
 
 # --- --set --------------------------------------------------------------------------------------
@@ -159,21 +159,22 @@ def with_changes(document: Mapping[str, Any], changes: Sequence[Change]) -> Docu
     >>> with_changes({"model": {"layers": 2}}, [(("model", "dropout"), 0.0)])
     {'model': {'layers': 2, 'dropout': 0.0}}
     """
-    data: Any = {}  # all changes of data together decide whether the source is another
+    data: Document = {}  # all changes of data together decide whether the source is another
     for keys, value in changes:
-        data = _put(data, keys, value) if keys[0] == "data" else data
-    document = joined(document, data)
+        if keys[0] == "data":
+            data = _with_value(data, keys, value)
+    document = merge_documents(document, data)
     for keys, value in changes:
-        document = _put(document, keys, value)
+        document = _with_value(document, keys, value)
     return document
 
 
-def _put(under: Any, keys: tuple[str, ...], value: Any) -> Document:
-    under = dict(under) if isinstance(under, Mapping) else {}
+def _with_value(document: Any, keys: tuple[str, ...], value: Any) -> Document:
+    document = dict(document) if isinstance(document, Mapping) else {}
     first, *rest = keys
     if rest:
-        value = _put(under.get(first), tuple(rest), value)
-    return merge({**under, first: None}, {first: value})
+        value = _with_value(document.get(first), tuple(rest), value)
+    return merge({**document, first: None}, {first: value})
 
 
 # --- comparing and listing ----------------------------------------------------------------------
@@ -207,7 +208,7 @@ def flatten(value: Any, prefix: str = "") -> Document:
     return flat
 
 
-class Listed(NamedTuple):
+class ListedRecipe(NamedTuple):
     """A line in the list of recipes."""
 
     name: str
@@ -218,16 +219,17 @@ class Listed(NamedTuple):
     is_offline: bool  # whether its data are installed with headwise
 
 
-def listed_recipes() -> list[Listed]:
+def listed_recipes() -> list[ListedRecipe]:
     """Returns the list of the recipes that headwise ships; the first ones run offline."""
-    found = []
+    recipes = []
     for name in shipped_recipes():
         document = read_document(name)
-        task, training, systems = (document[key] for key in ("task", "training", "systems"))
+        task, training = document["task"], document["training"]
         steps = training.get("max_steps")
         budget = f"{steps:,} steps" if steps else f"{training['epochs']} epochs"
         data = flatten({key: document.get(key) for key in ("data", "datasets")})
-        sources = {x for key, x in data.items() if key.endswith("path") or ".files." in key}
+        sources = {data[key] for key in data if key.endswith("path") or ".files." in key}
+        systems, description = len(document["systems"]), document["description"]
         is_offline = sources <= OFFLINE
-        found.append(Listed(name, task, budget, len(systems), document["description"], is_offline))
-    return sorted(found, key=lambda listed: not listed.is_offline)
+        recipes.append(ListedRecipe(name, task, budget, systems, description, is_offline))
+    return sorted(recipes, key=lambda recipe: not recipe.is_offline)

@@ -7,11 +7,11 @@ from pydantic import BaseModel, ValidationError
 
 from headwise.messages import did_you_mean, shown
 
-_WHOLE = "a whole number in digits, such as 1000"
+_WHOLE_NUMBER = "a whole number in digits, such as 1000"
 _EXPECTED = {
     "string_type": "text; put a text that YAML reads as something else in quotes: '\"007\"'",
     **dict.fromkeys(("dict_type", "model_type", "model_attributes_type"), "keys with values"),
-    **dict.fromkeys(("int_parsing", "int_from_float", "int_type"), _WHOLE),
+    **dict.fromkeys(("int_parsing", "int_from_float", "int_type"), _WHOLE_NUMBER),
     "float_parsing": "a number, such as 0.1 or 1e-3",
     "string_pattern_mismatch": "letters, digits and _ + - alone, the first a letter or a digit",
 }
@@ -26,14 +26,12 @@ def explain(error: ValidationError, document: Any, kind: type[BaseModel], prefix
         kind: the class of settings that checked them.
         prefix: the path of the document in a recipe, such as `data.options.`.
     """
-    schema = kind.model_json_schema()
-    models = [schema, *schema.get("$defs", {}).values()]
-    known = {name for model in models for name in model.get("properties", {})}
-    lines: dict[
-        str, str
-    ] = {}  # of a union, pydantic lists a problem of each member: take the first
+    whole = kind.model_json_schema()
+    schemas = [whole, *whole.get("$defs", {}).values()]
+    known = {name for schema in schemas for name in schema.get("properties", {})}
+    lines: dict[str, str] = {}
     for problem in error.errors(include_url=False):
-        keys = _keys(problem["loc"], document, is_missing=problem["type"] == "missing")
+        keys = _key_path(problem["loc"], document, is_missing=problem["type"] == "missing")
         path, message = prefix + ".".join(keys), problem["msg"]
         if problem["type"] == "extra_forbidden":
             hint = did_you_mean(keys[-1], known)
@@ -47,11 +45,12 @@ def explain(error: ValidationError, document: Any, kind: type[BaseModel], prefix
         else:
             expected = _EXPECTED.get(problem["type"], message.removeprefix("Input should be "))
             line = f"{path} is {shown(problem['input'])}, expected {expected}"
+        # Of a union, pydantic lists a problem of each member: the first is told.
         lines.setdefault(path, line)
     return "\n  ".join(lines.values())
 
 
-def _keys(location: tuple[int | str, ...], value: Any, *, is_missing: bool) -> list[str]:
+def _key_path(location: tuple[int | str, ...], value: Any, *, is_missing: bool) -> list[str]:
     """Returns the keys of a location of pydantic, without its names of members of unions."""
     keys = []
     for key in location:

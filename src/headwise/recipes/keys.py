@@ -9,11 +9,11 @@ from typing import Annotated, Any, NamedTuple, Union, get_args, get_origin
 
 from pydantic import BaseModel
 
-from headwise.heads.ablation import meaning_of, option_of
+from headwise.heads.ablation import ablation_meaning, ablation_option
 from headwise.heads.attention import MultiHeadAttention
 from headwise.messages import expected_one_of, shown
-from headwise.models.plan import SYSTEMS, options_of, rule_name, system_class
-from headwise.recipes.recipe import OF_DATA, TASKS, task_class
+from headwise.models.plan import SYSTEMS, plan_options, rule_name, system_class
+from headwise.recipes.recipe import FROM_DATA, TASKS, task_class
 
 
 class Key(NamedTuple):
@@ -34,94 +34,97 @@ def keys_of(name: str) -> list[Key]:
         ValueError: there is no such task or system.
     """
     if name in TASKS:
-        return list(_of_task(name))
+        return list(_task_keys(name))
     if name not in SYSTEMS and ":" not in name:
         hint = expected_one_of(name, [*TASKS, *SYSTEMS])
         raise ValueError(f"there is no task and no system {shown(name)}, {hint}")
     try:
-        return list(_of_system(name))
+        return list(_system_keys(name))
     except ValueError:
-        return list(_of_task(name))
+        return list(_task_keys(name))
 
 
-def _of_task(name: str) -> Iterator[Key]:
+def _task_keys(name: str) -> Iterator[Key]:
     task = task_class(name)
-    for key in _of_settings(task.recipe_class, ""):
+    for key in _settings_keys(task.recipe_class, ""):
         yield key
         if key.name == "model":
-            yield from _of_model(task.model_class.config_class)
-    for path, rows in task.built_in.items():
-        meaning = inspect.getdoc(rows) or ""
+            yield from _model_keys(task.model_class.config_class)
+    for path, function in task.built_in.items():
+        meaning = inspect.getdoc(function) or ""
         yield Key(f"data.path={path}", "–", meaning.partition("\n\n")[0].replace("\n", " "))
-        yield from _arguments(rows, "data.options.", list(inspect.signature(rows).parameters))
+        names = list(inspect.signature(function).parameters)
+        yield from _argument_keys(function, "data.options.", names)
 
 
-def _of_settings(kind: type[BaseModel], prefix: str) -> Iterator[Key]:
-    for name, field in kind.model_fields.items():
-        inner, key = _without_none(field.annotation), prefix + name
+def _settings_keys(settings_class: type[BaseModel], prefix: str) -> Iterator[Key]:
+    for name, field in settings_class.model_fields.items():
+        key = prefix + name
+        inner = _without_none(field.annotation)
         if not _is_settings(inner):
             default = "required" if field.is_required() else _as_yaml(field.get_default())
             yield Key(key, default, " ".join((field.description or "").split()))
             inner, key = (get_args(inner) or [None])[-1], f"{key}.NAME"  # of dict[str, Settings]
         if _is_settings(inner):
-            yield from _of_settings(inner, f"{key}.")
+            yield from _settings_keys(inner, f"{key}.")
 
 
-def _is_settings(kind: Any) -> bool:
-    return isinstance(kind, type) and issubclass(kind, BaseModel)
+def _is_settings(annotation: Any) -> bool:
+    return isinstance(annotation, type) and issubclass(annotation, BaseModel)
 
 
-def _without_none(kind: Any) -> Any:
+def _without_none(annotation: Any) -> Any:
     """Returns the type of a value that may also be None, or has constraints."""
-    if get_origin(kind) is Annotated:
-        return _without_none(get_args(kind)[0])
-    members = [member for member in get_args(kind) if member is not NoneType]
-    is_optional = get_origin(kind) in (Union, UnionType) and len(members) == 1
-    return _without_none(members[0]) if is_optional else kind
+    if get_origin(annotation) is Annotated:
+        return _without_none(get_args(annotation)[0])
+    members = [member for member in get_args(annotation) if member is not NoneType]
+    is_optional = get_origin(annotation) in (Union, UnionType) and len(members) == 1
+    return _without_none(members[0]) if is_optional else annotation
 
 
-def _of_model(config: Any) -> Iterator[Key]:
-    meanings = _described(config, "Attributes")
+def _model_keys(config: Any) -> Iterator[Key]:
+    meanings = _descriptions(config, "Attributes")
     for field in fields(config):
-        if field.name in meanings and field.name not in OF_DATA:
-            made = field.default if field.default_factory is MISSING else field.default_factory()
-            yield Key(f"model.{field.name}", _as_yaml(made), meanings[field.name])
+        if field.name in meanings and field.name not in FROM_DATA:
+            default = field.default if field.default_factory is MISSING else field.default_factory()
+            yield Key(f"model.{field.name}", _as_yaml(default), meanings[field.name])
 
 
-def _of_system(name: str) -> Iterator[Key]:
+def _system_keys(name: str) -> Iterator[Key]:
     system = system_class(name)
-    usual = _described(MultiHeadAttention, "Args") | {"preset": f"{', '.join(system.presets)}."}
-    for option, default, meaning in _arguments(system, "", options_of(system)):
+    shared = _descriptions(MultiHeadAttention, "Args") | {"preset": f"{', '.join(system.presets)}."}
+    for option, default, meaning in _argument_keys(system, "", plan_options(system)):
         if not meaning or meaning.startswith("as in `MultiHeadAttention`"):
-            meaning = usual.get(option, meaning)
+            meaning = shared.get(option, meaning)
         yield Key(option, default.replace("required", "–"), meaning)  # the model has it then
     for option in inspect.signature(system.from_config).parameters:
         if option not in ("config", "site", "options"):
             meaning = inspect.getdoc(system.from_config) or ""
             yield Key(option, "–", meaning.partition("\n")[0])
     if system.rule is not None:
-        yield from _of_settings(system.rule.settings_class, f"training.rules.{rule_name(system)}.")
+        prefix = f"training.rules.{rule_name(system)}."
+        yield from _settings_keys(system.rule.settings_class, prefix)
     for ablation in system.supported_ablations:
         key = f"evaluation.ablation.{name}={ablation}"
-        yield Key(key, option_of(ablation) or "–", meaning_of(ablation))
+        yield Key(key, ablation_option(ablation) or "–", ablation_meaning(ablation))
 
 
-def _arguments(of: Callable[..., Any], prefix: str, names: list[str]) -> Iterator[Key]:
+def _argument_keys(function: Callable[..., Any], prefix: str, names: list[str]) -> Iterator[Key]:
     """Yields arguments of a function, or of a class and its bases."""
-    meanings = _described(of, "Args")
+    meanings = _descriptions(function, "Args")
     defaults: dict[str, Any] = {}
-    for base in _bases(of):
+    for base in _bases(function):
         if base is not object:
             defaults |= {p.name: p.default for p in inspect.signature(base).parameters.values()}
     for name in names:
         yield Key(f"{prefix}{name}", _as_yaml(defaults.get(name)), meanings.get(name, ""))
 
 
-def _bases(of: Any) -> list[Any]:
-    return list(reversed(inspect.getmro(of))) if isinstance(of, type) else [of]
+def _bases(function: Any) -> list[Any]:
+    return list(reversed(inspect.getmro(function))) if isinstance(function, type) else [function]
 
 
-def _described(of: Any, heading: str) -> dict[str, str]:
+def _descriptions(function: Any, heading: str) -> dict[str, str]:
     """Returns the descriptions of names under a heading of a docstring, such as `Args`.
 
     A class has those of its bases, too, without transformers' classes.
@@ -134,11 +137,11 @@ def _described(of: Any, heading: str) -> dict[str, str]:
     ...             the highest.
     ...         rate: samples per second.
     ...     '''
-    >>> _described(sound, "Args")["high"], _described(sound, "Args")["rate"]
+    >>> _descriptions(sound, "Args")["high"], _descriptions(sound, "Args")["rate"]
     ('low, high: the lowest frequency, and the highest.', 'samples per second.')
     """
-    found: dict[str, str] = {}
-    for base in _bases(of):
+    meanings: dict[str, str] = {}
+    for base in _bases(function):
         text = vars(base).get("__doc__") if isinstance(base, type) else base.__doc__
         if (base.__module__ or "").startswith("transformers."):
             continue
@@ -146,8 +149,8 @@ def _described(of: Any, heading: str) -> dict[str, str]:
         for entry in re.split(r"\n(?=    \S)", re.split(r"\n(?=\S)", section)[0]):
             names, _, meaning = " ".join(entry.split()).partition(": ")
             meaning = f"{names}: {meaning}" if ", " in names else meaning
-            found |= dict.fromkeys(names.split(", "), meaning)
-    return found
+            meanings |= dict.fromkeys(names.split(", "), meaning)
+    return meanings
 
 
 def _as_yaml(value: Any) -> str:

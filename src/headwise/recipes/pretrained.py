@@ -22,7 +22,7 @@ from headwise.recipes.recipe import Recipe
 _Model = TypeVar("_Model", bound=HeadwiseModel)
 
 # Arguments of configurations without weights.
-_FREE = {"dropout", "attention_dropout", "ffn_dropout", "adaptive_dropout", "label_smoothing"}
+_CHANGEABLE = {"dropout", "attention_dropout", "ffn_dropout", "adaptive_dropout", "label_smoothing"}
 
 
 def pretrained_config(model_class: type[HeadwiseModel], recipe: Recipe) -> TransformerConfig:
@@ -31,26 +31,27 @@ def pretrained_config(model_class: type[HeadwiseModel], recipe: Recipe) -> Trans
     Raises:
         ValueError: there is no such model, or the recipe contradicts it.
     """
-    kind: Any = model_class.config_class
-    config = kind.from_pretrained(_folder(kind, recipe), **_changes(recipe))
-    known = [field.name for field in fields(kind)]
+    config_class: Any = model_class.config_class
+    folder = _checked_folder(config_class, recipe)
+    config = config_class.from_pretrained(folder, **_changed_arguments(recipe))
+    known = [field.name for field in fields(config_class)]
     for key, given in recipe.model_arguments.items():
         if key not in known:
             raise ValueError(f"there is no key model.{key}{did_you_mean(key, known)}")
-        there = getattr(config, key)
+        saved = getattr(config, key)
         # A configuration adds defaults to mappings such as rope_parameters.
-        is_part = isinstance(given, Mapping) and isinstance(there, Mapping)
-        agrees = given.items() <= there.items() if is_part else given == there
+        are_mappings = isinstance(given, Mapping) and isinstance(saved, Mapping)
+        agrees = given.items() <= saved.items() if are_mappings else given == saved
         if key == "attention":
-            before = config.systems()
+            saved_specs = config.systems()
             agrees = all(
-                own == other or other["system"] == "standard"
+                new == old or old["system"] == "standard"
                 for site, specs in layer_specs(given, config.depths()).items()
-                for own, other in zip(specs, before[site], strict=True)
+                for new, old in zip(specs, saved_specs[site], strict=True)
             )
         if not agrees:
             raise ValueError(
-                f"model.{key} is {given!r}, expected {there!r}, as the model in "
+                f"model.{key} is {given!r}, expected {saved!r}, as the model in "
                 f"{recipe.pretrained} has it: leave it out"
                 f"{'; only standard attention can change' if key == 'attention' else ''}"
             )
@@ -65,27 +66,27 @@ def pretrained_model(model_class: type[_Model], recipe: Recipe) -> _Model:
     Raises:
         ValueError: there is no such model, the recipe contradicts it, or its output would change.
     """
-    planned = pretrained_config(model_class, recipe)
-    folder = _folder(model_class.config_class, recipe)
-    model = model_class.from_pretrained(folder, **_changes(recipe))
-    is_same = planned.systems() == model.config.systems()
-    return model if is_same else model.with_attention(planned.attention)
+    config = pretrained_config(model_class, recipe)
+    folder = _checked_folder(model_class.config_class, recipe)
+    model = model_class.from_pretrained(folder, **_changed_arguments(recipe))
+    is_same = config.systems() == model.config.systems()
+    return model if is_same else model.with_attention(config.attention)
 
 
 def digest_weights(folder: Path) -> str:
     """Returns a hash of the weights in the folder of a model."""
-    whole = hashlib.sha256()
+    digest = hashlib.sha256()
     for path in sorted(folder.glob("*.safetensors")):
         with path.open("rb") as file:
-            whole.update(hashlib.file_digest(file, "sha256").digest())
-    return whole.hexdigest()
+            digest.update(hashlib.file_digest(file, "sha256").digest())
+    return digest.hexdigest()
 
 
-def _changes(recipe: Recipe) -> dict[str, Any]:
-    return {key: value for key, value in recipe.model_arguments.items() if key in _FREE}
+def _changed_arguments(recipe: Recipe) -> dict[str, Any]:
+    return {key: value for key, value in recipe.model_arguments.items() if key in _CHANGEABLE}
 
 
-def _folder(kind: Any, recipe: Recipe) -> Path:
+def _checked_folder(config_class: Any, recipe: Recipe) -> Path:
     """Returns the folder of the pretrained model, after a check of its type."""
     folder = recipe.pretrained_folder()
     if folder is None or not (folder / "config.json").is_file():
@@ -93,10 +94,10 @@ def _folder(kind: Any, recipe: Recipe) -> Path:
             f"model.pretrained is {recipe.pretrained}, and there is no model in {folder}, expected "
             f"the folder of a run that `headwise train` or `headwise compare` has finished"
         )
-    found = PreTrainedConfig.get_config_dict(folder)[0].get("model_type")
-    if found != kind.model_type:
+    model_type = PreTrainedConfig.get_config_dict(folder)[0].get("model_type")
+    if model_type != config_class.model_type:
         raise ValueError(
-            f"model.pretrained is {recipe.pretrained}, a model of type {found!r}, expected "
-            f"{kind.model_type!r}: name a run whose task has such a model"
+            f"model.pretrained is {recipe.pretrained}, a model of type {model_type!r}, expected "
+            f"{config_class.model_type!r}: name a run whose task has such a model"
         )
     return folder

@@ -14,7 +14,7 @@ system is a set of changes to the rest of the recipe.
 import importlib
 import re
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from inspect import signature
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Self
@@ -30,7 +30,7 @@ from headwise.recipes.document import (
     Document,
     RecipeError,
     flatten,
-    joined,
+    merge_documents,
     parse_change,
     read_document,
     with_changes,
@@ -53,11 +53,11 @@ TASKS = {
     "speech-enhancement": "headwise.tasks.speech:SpeechEnhancement",
 }
 SEED, SYSTEM = "{seed}", "{system}"  # placeholders in `model.pretrained`
-_COMPARED = ("systems", "datasets", "seeds")  # keys that a single run lacks
+_COMPARISON_KEYS = ("systems", "datasets", "seeds")  # keys that a single run lacks
 # The arguments of configurations that follow from the data.
-OF_DATA = {"vocab_size", "target_vocab_size", "max_length", "problem", "classes", "num_labels"}
-OF_DATA |= {f"{role}_token_id" for role in ("pad", "bos", "eos", "mask", "decoder_start")}
-OF_DATA |= {"sampling_rate", "window"}
+FROM_DATA = {"vocab_size", "target_vocab_size", "max_length", "problem", "classes", "num_labels"}
+FROM_DATA |= {f"{role}_token_id" for role in ("pad", "bos", "eos", "mask", "decoder_start")}
+FROM_DATA |= {"sampling_rate", "window"}
 
 
 def task_class(name: Any) -> "type[Task]":
@@ -68,11 +68,11 @@ def task_class(name: Any) -> "type[Task]":
     Raises:
         ValueError: there is no such task.
     """
-    module, _, kind = TASKS.get(str(name), str(name)).partition(":")
-    found = importlib.import_module(module) if str(name) in TASKS else sys.modules.get(module)
-    if kind and hasattr(found, kind):
-        return getattr(found, kind)
-    hint = f"; for a task of your own add --import {module}" if kind else ""
+    path, _, class_name = TASKS.get(str(name), str(name)).partition(":")
+    module = importlib.import_module(path) if str(name) in TASKS else sys.modules.get(path)
+    if class_name and hasattr(module, class_name):
+        return getattr(module, class_name)
+    hint = f"; for a task of your own add --import {path}" if class_name else ""
     raise ValueError(f"there is no task {shown(name)}, {expected_one_of(name, TASKS)}{hint}")
 
 
@@ -139,11 +139,11 @@ class Recipe(Settings):
 
     @field_validator("model")
     @classmethod
-    def _absolute_start(cls, model: dict[str, Any]) -> dict[str, Any]:
-        start = model.get("pretrained")
-        if not isinstance(start, str | None):
-            raise ValueError(f"pretrained is {shown(start)}, expected a folder in quotes")
-        return {**model, "pretrained": absolute(start)} if start else model
+    def _absolute_pretrained(cls, model: dict[str, Any]) -> dict[str, Any]:
+        run = model.get("pretrained")
+        if not isinstance(run, str | None):
+            raise ValueError(f"pretrained is {shown(run)}, expected a folder in quotes")
+        return {**model, "pretrained": absolute(run)} if run else model
 
     @field_validator("seeds")
     @classmethod
@@ -219,11 +219,12 @@ class RecipeFile:
     def __init__(self, name: str, document: Document, changes: Sequence[Change] = ()) -> None:
         self.name, self._changes = name, list(changes)
         self._document = with_changes(document, changes)
-        given, datasets = flatten(self._document), self._document.get("datasets")
-        is_whole = any(key.startswith(("data.path", "data.files.train")) for key in given)
-        self.has_data = is_whole or not datasets or not isinstance(datasets, Mapping)
-        first = None if self.has_data else next(iter(datasets or ()))
-        self.recipe = self._checked(self._with_data(first), name)
+        datasets = self._document.get("datasets")
+        paths = flatten(self._document)
+        has_source = any(path.startswith(("data.path", "data.files.train")) for path in paths)
+        self.has_data = has_source or not datasets or not isinstance(datasets, Mapping)
+        first_dataset = None if self.has_data else next(iter(datasets or ()))
+        self.recipe = self._validate(self._with_data(first_dataset), name)
 
     @property
     def system_names(self) -> list[str]:
@@ -253,20 +254,19 @@ class RecipeFile:
         if name is not None:
             system = self._system(name)
             where.append(f"system {name}")
-            changed = {"system": name, "model": system.model, "training": system.training}
-            document = joined(document, changed)
+            system_changes = {"system": name, "model": system.model, "training": system.training}
+            document = merge_documents(document, system_changes)
         document = with_changes(document, [*self._changes, *changes])
-        for key in _COMPARED:
+        for key in _COMPARISON_KEYS:
             document.pop(key, None)
-        start = (document.get("model") or {}).get("pretrained")
-        if name is not None and start is not None:
-            document["model"] = document["model"] | {"pretrained": str(start).replace(SYSTEM, name)}
-        return self._checked(document, ", ".join(where), has_model=True)
+        run = (document.get("model") or {}).get("pretrained")
+        if name is not None and run is not None:
+            document["model"] = {**document["model"], "pretrained": str(run).replace(SYSTEM, name)}
+        return self._validate(document, ", ".join(where), has_model=True)
 
     def is_set(self, keys: Sequence[str], system: str | None = None) -> bool:
         """Whether `--set`, or a system, changes the value of a key."""
-        own = with_changes({}, self._changes) if system is None else self._system(system)
-        value: Any = own if isinstance(own, dict) else own.model_dump()
+        value = self._system(system).model_dump() if system else with_changes({}, self._changes)
         for key in keys:
             if not isinstance(value, Mapping):
                 return True
@@ -277,11 +277,12 @@ class RecipeFile:
 
     def check_comparable(self) -> None:
         """Raises `RecipeError` if `--set` gives all systems the same attention."""
-        own = [name for name, system in self.recipe.systems.items() if "attention" in system.model]
-        if own and self.is_set(("model", "attention")):
+        systems = self.recipe.systems
+        changed = [name for name, system in systems.items() if "attention" in system.model]
+        if changed and self.is_set(("model", "attention")):
             raise RecipeError(
                 f"--set model.attention would give every system the same attention; change one "
-                f"system with --set systems.{own[0]}.model.attention=..."
+                f"system with --set systems.{changed[0]}.model.attention=..."
             )
 
     def yaml(self) -> str:
@@ -293,10 +294,7 @@ class RecipeFile:
 
     def _system(self, name: str) -> System:
         if name not in self.recipe.systems:
-            raise RecipeError(
-                f"recipe {self.name} has no system {shown(name)}, "
-                f"{expected_one_of(name, self.system_names)}"
-            )
+            raise self._unknown("system", name, self.recipe.systems)
         return self.recipe.systems[name]
 
     def _with_data(self, dataset: str | None) -> Document:
@@ -304,13 +302,14 @@ class RecipeFile:
             return dict(self._document)
         known = self._document.get("datasets") or {}
         if dataset not in known:
-            raise RecipeError(
-                f"recipe {self.name} has no data set {shown(dataset)}, "
-                f"{expected_one_of(dataset, known)}"
-            )
-        return joined(self._document, {"data": known[dataset]})
+            raise self._unknown("data set", dataset, known)
+        return merge_documents(self._document, {"data": known[dataset]})
 
-    def _checked(self, document: Document, where: str, *, has_model: bool = False) -> Recipe:
+    def _unknown(self, noun: str, name: str, known: Iterable[str]) -> RecipeError:
+        hint = expected_one_of(name, known)
+        return RecipeError(f"recipe {self.name} has no {noun} {shown(name)}, {hint}")
+
+    def _validate(self, document: Document, where: str, *, has_model: bool = False) -> Recipe:
         try:
             task = task_class(document.get("task"))
             try:
@@ -332,33 +331,33 @@ def to_yaml(recipe: Recipe) -> str:
 
 def _check_options(task: "type[Task]", data: Data) -> None:
     """Raises `ValueError` if installed data have no such option."""
-    several = {"data": data} | {f"data.tests.{name}": data.test_set(name) for name in data.tests}
-    for path, own in several.items():
-        if (rows := task.built_in.get(own.path or "")) is None:
+    sources = {"data": data} | {f"data.tests.{name}": data.test_set(name) for name in data.tests}
+    for path, source in sources.items():
+        if (function := task.built_in.get(source.path or "")) is None:
             continue
         arguments: dict[str, Any] = {
-            name: (of.annotation, ... if of.default is of.empty else of.default)
-            for name, of in signature(rows).parameters.items()
+            name: (option.annotation, ... if option.default is option.empty else option.default)
+            for name, option in signature(function).parameters.items()
         }
-        kind = create_model("Options", __base__=Settings, **arguments)
+        options_class = create_model("Options", __base__=Settings, **arguments)
         try:
-            kind.model_validate(own.options)
+            options_class.model_validate(source.options)
         except ValidationError as error:
-            message = explain(error, own.options, kind, f"{path}.options.")
+            message = explain(error, source.options, options_class, f"{path}.options.")
             raise ValueError(message) from error
 
 
 def _check_model(task: "type[Task]", recipe: Recipe) -> None:
     """Raises `ValueError` if the keys of `model` make no model."""
-    start = recipe.pretrained_folder()
-    if start is not None and not (start / "config.json").is_file():
+    folder = recipe.pretrained_folder()
+    if folder is not None and not (folder / "config.json").is_file():
         return  # a finished run can be used without its pretrained model
-    if given := sorted(OF_DATA & recipe.model.keys()):
-        raise ValueError(f"model.{given[0]} follows from the data: leave it out")
+    if derived := sorted(FROM_DATA & recipe.model.keys()):
+        raise ValueError(f"model.{derived[0]} follows from the data: leave it out")
     try:
         task.config(recipe)
     except (ArithmeticError, StrictDataclassError, TypeError, ValueError) as error:
         # The message of huggingface_hub on a field with a value of another type.
-        named = r"^Validation error for field '(\w+)': \w+: "
-        reason = re.sub(named, r"model.\1: ", " ".join(str(error).split()))
+        prefix = r"^Validation error for field '(\w+)': \w+: "
+        reason = re.sub(prefix, r"model.\1: ", " ".join(str(error).split()))
         raise ValueError(reason if reason.startswith("model.") else f"model: {reason}") from error

@@ -1,6 +1,7 @@
 """`headwise.analyse` and `headwise analyse`: of a model, of runs, and of models on a text."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from operator import length_hint
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,14 @@ from rich.console import Console
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
-from headwise.analysis.ablations import Level, Quality, ablate, of_loss, of_numbers, of_task
+from headwise.analysis.ablations import (
+    Level,
+    Quality,
+    ablate,
+    item_quality,
+    loss_quality,
+    task_quality,
+)
 from headwise.analysis.decisions import Batch, Describe, collect
 from headwise.data.load import lines
 from headwise.pretrained.gates import with_identity_gates
@@ -25,9 +33,9 @@ from headwise.report.text_models import (
     text_batch,
     text_task,
 )
-from headwise.runs.evaluate import FinishedRun, as_evaluated, check_same_items, open_run
+from headwise.runs.evaluate import FinishedRun, applied_ablations, check_same_items, open_run
 from headwise.runs.folder import distinct_names, read_result
-from headwise.runs.names import is_plain
+from headwise.runs.names import is_transformers_model
 from headwise.tasks.task import Positions
 from headwise.training.console import bars, say_begin
 
@@ -86,12 +94,13 @@ def analyse(
         (120, 2)
     """
     console = Console(stderr=True)
-    described = _described(tokens, names) if tokens is not None else None
-    measured = of_numbers(quality, higher_is_better=higher_is_better) if quality else None
+    describe = _token_describer(tokens, names) if tokens is not None else None
+    mean_quality = item_quality(quality, higher_is_better=higher_is_better) if quality else None
     with with_identity_gates(model, layouts):
-        found = _analysed(model, batches, described, measured, level, name, console)
-    found.data = f"{found.decisions[0].sequences:,} sequences" if found.decisions else ""
-    return found
+        analysis = _analyse_model(model, batches, describe, mean_quality, level, name, console)
+    if analysis.decisions:
+        analysis.data = f"{analysis.decisions[0].sequences:,} sequences"
+    return analysis
 
 
 def analyse_runs(
@@ -119,17 +128,16 @@ def analyse_runs(
     """
     folders = list({model.resolve(): model for model in models}.values())
     names = distinct_names(folders)
-    plain = [model for model in folders if is_plain(model)]
+    plain = [model for model in folders if is_transformers_model(model)]
     if plain and text is None:
         kind = "is a model" if plain[0].is_dir() else "is no folder, at best a model on the hub"
         raise ValueError(f"{plain[0]} {kind}, which has no data: add --text FILE for it to read")
     if text is None:
-        opened = [open_run(run, split, console, changes) for run in folders]
-        for other in opened[1:]:
-            check_same_items(opened[0], other)
-        found = [
-            _of_run(run, name, level, console) for run, name in zip(opened, names, strict=True)
-        ]
+        runs = [open_run(folder, split, console, changes) for folder in folders]
+        for other in runs[1:]:
+            check_same_items(runs[0], other)
+        named_runs = zip(runs, names, strict=True)
+        analyses = [_analyse_run(run, name, level, console) for run, name in named_runs]
     elif plain != folders or changes or split != "test":
         raise ValueError(
             "--text is given, expected models of no run alone, and neither --set nor --split: "
@@ -137,46 +145,46 @@ def analyse_runs(
         )
     else:
         pairs = zip(folders, names, strict=True)
-        found = [_of_text(model, name, text, level, console) for model, name in pairs]
-    write_analyses(found, folder, command)
-    return found
+        analyses = [_analyse_text(model, name, text, level, console) for model, name in pairs]
+    write_analyses(analyses, folder, command)
+    return analyses
 
 
 # --- one model --------------------------------------------------------------------------------
 
 
-def _of_run(opened: FinishedRun, name: str, level: Level, console: Console) -> Analysis:
-    model, task = opened.read_model(), opened.task
-    check_finite(model, opened.folder)
-    items, evaluation = task.stored(opened.split), opened.recipe.evaluation
-    order = task.batches(opened.split, opened.recipe.training.batch_tokens)
-    order = [order[number] for number in np.random.default_rng(0).permutation(len(order))]
-    batches = DataLoader(items, batch_sampler=order, collate_fn=task.collate)  # it has a length
-    with as_evaluated(model, evaluation, console, name):
-        quality = of_task(model, task, opened.split, evaluation)
-        found = _analysed(model, batches, task.describe, quality, level, name, console)
-    found.data = f"{opened.split}, {len(items):,} {task.item_name}"
-    if found.decisions and found.decisions[0].sequences < len(items):
-        found.data += f", of which {found.decisions[0].sequences:,} for all but the ablations"
-    result = read_result(opened.folder)
-    found.history = result.history if result else ()
-    return found
+def _analyse_run(run: FinishedRun, name: str, level: Level, console: Console) -> Analysis:
+    model, task = run.read_model(), run.task
+    check_finite(model, run.folder)
+    items, evaluation = task.stored_items(run.split), run.recipe.evaluation
+    indices = task.batches(run.split, run.recipe.training.batch_tokens)
+    indices = [indices[number] for number in np.random.default_rng(0).permutation(len(indices))]
+    batches = DataLoader(items, batch_sampler=indices, collate_fn=task.collate)  # it has a length
+    with applied_ablations(model, evaluation, console, name):
+        quality = task_quality(model, task, run.split, evaluation)
+        analysis = _analyse_model(model, batches, task.describe, quality, level, name, console)
+    analysis.data = f"{run.split}, {len(items):,} {task.item_name}"
+    if analysis.decisions and analysis.decisions[0].sequences < len(items):
+        analysis.data += f", of which {analysis.decisions[0].sequences:,} for all but the ablations"
+    if (result := read_result(run.folder)) is not None:
+        analysis.history = result.history
+    return analysis
 
 
-def _of_text(model_name: Path, name: str, file: Path, level: Level, console: Console) -> Analysis:
-    model, tokenizer = open_plain(model_name)
-    batches = _lines(model, tokenizer, file)
-    quality = of_loss(model, batches)
+def _analyse_text(folder: Path, name: str, file: Path, level: Level, console: Console) -> Analysis:
+    model, tokenizer = open_plain(folder)
+    batches, describe = _read_lines(model, tokenizer, file), describe_text(tokenizer)
+    quality = loss_quality(model, batches)
     with with_identity_gates(model):
-        found = _analysed(model, batches, describe_text(tokenizer), quality, level, name, console)
+        analysis = _analyse_model(model, batches, describe, quality, level, name, console)
     tokens = sum(batch["input_ids"].numel() for batch in batches)
-    found.data = f"{file.name}, the first {len(batches):,} lines, {tokens:,} tokens"
+    analysis.data = f"{file.name}, the first {len(batches):,} lines, {tokens:,} tokens"
     if (longest := longest_input(model, tokenizer)) is not None:
-        found.data += f", at most {longest:,} of a line"
-    return found
+        analysis.data += f", at most {longest:,} of a line"
+    return analysis
 
 
-def _lines(model: Any, tokenizer: Any, file: Path) -> list[dict[str, Tensor]]:
+def _read_lines(model: Any, tokenizer: Any, file: Path) -> list[dict[str, Tensor]]:
     """Reads the lines of a text as batches of one, with labels, up to 20,000 tokens.
 
     Raises:
@@ -201,7 +209,7 @@ def _lines(model: Any, tokenizer: Any, file: Path) -> list[dict[str, Tensor]]:
     return batches
 
 
-def _analysed(
+def _analyse_model(
     model: nn.Module,
     batches: Iterable[Batch],
     describe: Describe | None,
@@ -211,20 +219,20 @@ def _analysed(
     console: Console,
 ) -> Analysis:
     """Reads the batches, then evaluates the ablations, with a bar for each."""
-    table = None
-    with bars(console, transient=True) as shown:
+    ablations = None
+    with bars(console, transient=True) as progress:
         say_begin(console, f"{name}: batches are read")
-        bar = shown.add_task(name, total=length_hint(batches) or None, figures="batches read")
-        decisions = collect(model, shown.track(batches, task_id=bar), describe)
+        bar = progress.add_task(name, total=length_hint(batches) or None, figures="batches read")
+        decisions = collect(model, progress.track(batches, task_id=bar), describe)
     if quality is not None and level != "none":
-        with bars(console, transient=True) as shown:
+        with bars(console, transient=True) as progress:
             say_begin(console, f"{name}: ablations are evaluated one by one")
-            bar = shown.add_task(name, total=None, figures="ablations")
-            table = ablate(model, quality, level, track=lambda each: shown.track(each, task_id=bar))
-    return Analysis(decisions, table, name)
+            bar = progress.add_task(name, total=None, figures="ablations")
+            ablations = ablate(model, quality, level, track=partial(progress.track, task_id=bar))
+    return Analysis(decisions, ablations, name)
 
 
-def _described(tokens: str, names: Callable[[int], str]) -> Describe:
+def _token_describer(tokens: str, names: Callable[[int], str]) -> Describe:
     """Returns a function that finds the tokens of a batch, also those that a decoder reads."""
 
     def describe(batch: Batch) -> dict[str, Positions]:
@@ -232,11 +240,11 @@ def _described(tokens: str, names: Callable[[int], str]) -> Describe:
             raise ValueError(
                 f"tokens names {tokens!r}, which a batch lacks: it has {', '.join(batch)}"
             )
-        found = {}
+        positions = {}
         for stack, argument in (("encoder", tokens), ("decoder", "decoder_input_ids")):
             if argument in batch:
                 known = {n: str(names(n)) for n in batch[argument].unique().tolist() if n >= 0}
-                found[stack] = Positions(batch[argument].shape, batch[argument], known)
-        return found
+                positions[stack] = Positions(batch[argument].shape, batch[argument], known)
+        return positions
 
     return describe

@@ -31,13 +31,13 @@ from headwise.analysis.statistics import SIGNIFICANT, p_value
 from headwise.report.page import (
     NONE,
     Section,
-    axes,
     forest,
     format_count,
     format_interval,
     format_number,
     legend,
     line_style,
+    subplots,
     write_page,
 )
 from headwise.runs.evaluate import read_outcome
@@ -45,9 +45,10 @@ from headwise.runs.folder import read_result
 from headwise.runs.names import COMPARISON
 
 PAGE = "report.html"
-_SAMPLES, _LOSS_DIGITS = 6, 4
+_SAMPLES = 6
+_LOSS_DIGITS = 4
 _LETTERS = 22  # of a name in a figure
-_OF_RUNS = {
+_RUN_COLUMNS = {
     *("system", "seed", "parameters", "macs", "steps", "planned_steps", "seconds"),
     "validation_loss",
 }
@@ -88,17 +89,20 @@ def write_report(folder: Path, comparison: Comparison | None = None) -> Path:
         FolderError: a file of a finished run cannot be read.
     """
     comparison = comparison or read_comparison(folder)
-    makers = (quality, other_scores, learning, heads, samples, pictures, how_made)
-    made = [make(comparison) for make in makers] if comparison.runs else []
-    sections = [section for section in made if section is not None]
-    write_page(folder / PAGE, comparison.about.title, verdict(comparison), sections)
+    makers = (
+        *(quality_section, scores_section, learning_section, heads_section),
+        *(samples_section, pictures_section, provenance_section),
+    )
+    sections = [make(comparison) for make in makers] if comparison.runs else []
+    present = [section for section in sections if section is not None]
+    write_page(folder / PAGE, comparison.about.title, verdict(comparison), present)
     return folder / PAGE
 
 
 def results_table(comparison: Comparison) -> Table:
     """Makes the table of a comparison for a terminal."""
     left_out = ["Seeds", "MACs", "Time per token ↓", "Detectable"]
-    shown = main_table(comparison).rename(index=shortened, columns={"Parameters": "Params"})
+    shown = main_table(comparison).rename(index=shorten, columns={"Parameters": "Params"})
     shown = shown.drop(columns=left_out, errors="ignore")
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, caption_justify="left")
     table.title = Text(comparison.about.title, style="bold")
@@ -116,17 +120,17 @@ def verdict(comparison: Comparison) -> str:
     """Says which system is best, by how much, and whether that may be chance; lost runs first."""
     ranking, baseline = _ranking(comparison), comparison.baseline
     lost = ", ".join(f"{run} ({reason})" for run, reason in comparison.lost.items())
-    number = f"{len(comparison.lost)} of {len(comparison.about.runs)}"
-    text = f"{number} runs are in no mean: {lost}.\n" if lost else ""
+    counts = f"{len(comparison.lost)} of {len(comparison.about.runs)}"
+    text = f"{counts} runs are in no mean: {lost}.\n" if lost else ""
     # The sort is stable, so that of equals the baseline is first.
     lower = bool(ranking["lower_is_better"].any())
-    known = ranking.dropna(subset="value").sort_values("value", ascending=lower, kind="stable")
-    if known.empty:
+    ranked = ranking.dropna(subset="value").sort_values("value", ascending=lower, kind="stable")
+    if ranked.empty:
         return f"{text}There is no result."
-    best, *others = known.itertuples()
+    best, *others = ranked.itertuples()
     # The best is compared with the baseline; if that is the best, so is each other one.
     rivals: list[Any] = [best] if best.system != baseline else others
-    is_compared = bool(others) and baseline in set(known["system"])
+    is_compared = bool(others) and baseline in set(ranked["system"])
     if is_compared and not all(row.significant for row in rivals):
         text += "No clear winner. "
     value = format_number(best.value, best.digits)
@@ -135,10 +139,10 @@ def verdict(comparison: Comparison) -> str:
     if not is_compared:
         return f"{text}It is not compared: that takes scores of the baseline and of another system."
     rival = rivals[0]
-    apart = format_number(rival.difference, rival.digits, sign=True)
+    difference = format_number(rival.difference, rival.digits, sign=True)
     ends = (rival.diff_low, rival.diff_high, rival.digits)
     interval = format_interval(*ends, before=", 95% interval ", sign=True)
-    text += f"{rival.system} differs from the baseline {baseline} by {apart}{interval}: "
+    text += f"{rival.system} differs from the baseline {baseline} by {difference}{interval}: "
     if rival.diff_variance_source == "items":
         text += (
             "one seed cannot tell whether that is the chance of training, which the interval over "
@@ -147,11 +151,11 @@ def verdict(comparison: Comparison) -> str:
     elif math.isnan(rival.corrected_p):
         text += f"no test can be made ({rival.diff_reason})."
     else:
-        found = "a significant difference" if rival.significant else "it may be chance"
-        text += f"{found} ({p_value(rival.corrected_p)})."
-    if len(known) > 2:
+        conclusion = "a significant difference" if rival.significant else "it may be chance"
+        text += f"{conclusion} ({p_value(rival.corrected_p)})."
+    if len(ranked) > 2:
         text += (
-            f" As the best of {len(known)} systems was chosen for its score, its lead is probably "
+            f" As the best of {len(ranked)} systems was chosen for its score, its lead is probably "
             f"overstated."
         )
     return text
@@ -171,40 +175,38 @@ def main_table(comparison: Comparison) -> pd.DataFrame:
     rows: dict[str, dict[str, str]] = {system.name: {} for system in comparison.systems}
     for score in ranking.itertuples():
         row = rows[str(score.system)]
-        row[_heading(score)] = _value(score)
+        row[_heading(score)] = _value_cell(score)
         if len(rows) > 1:
-            row["Difference"] = _difference(score)
+            row["Difference"] = _difference_cell(score)
         if ranking["detectable"].notna().any():
             row["Detectable"] = format_number(score.detectable, score.digits)
     for system in comparison.systems:
-        rows[system.name] |= _size_and_cost(comparison, system)
-    return _table(rows)
+        rows[system.name] |= _size_and_cost_cells(comparison, system)
+    return _system_table(rows)
 
 
-def _size_and_cost(comparison: Comparison, system: SystemRuns) -> dict[str, str]:
+def _size_and_cost_cells(comparison: Comparison, system: SystemRuns) -> dict[str, str]:
     lost = len(system.runs) - len(system.sound)
-    row = {"Seeds": _lines(str(len(system.runs)), f"{lost} diverged" if lost else "")}
+    row = {"Seeds": _join_lines(str(len(system.runs)), f"{lost} diverged" if lost else "")}
     if not system.runs:
         return row | {"Loss ↓": "not finished"}
     about, run = comparison.about, system.runs[0]
     losses = [run.validation_loss for run in system.sound]
-    trained = run.trained_parameters
+    trained = f"{format_count(run.trained_parameters)} trained" if run.trained_parameters else ""
     return row | {
-        "Parameters": _lines(
-            format_count(run.parameters), f"{format_count(trained)} trained" if trained else ""
-        ),
+        "Parameters": _join_lines(format_count(run.parameters), trained),
         "MACs": format_count(run.macs),
-        "Step time ↓": _over_rounds(about.step_times.get(system.name)),
-        "Time per token ↓": _over_rounds(about.decoding_times.get(system.name)),
-        "Loss ↓": _over_seeds(losses, _LOSS_DIGITS) if losses else "diverged",
+        "Step time ↓": _time_cell(about.step_times.get(system.name)),
+        "Time per token ↓": _time_cell(about.decoding_times.get(system.name)),
+        "Loss ↓": _mean_cell(losses, _LOSS_DIGITS) if losses else "diverged",
     }
 
 
-def _table(rows: Mapping[str, Mapping[str, Any]]) -> pd.DataFrame:
+def _system_table(rows: Mapping[str, Mapping[str, Any]]) -> pd.DataFrame:
     return pd.DataFrame.from_dict(rows, orient="index").fillna(NONE).rename_axis("System")
 
 
-def _lines(*lines: str) -> str:
+def _join_lines(*lines: str) -> str:
     return "\n".join(line for line in lines if line)
 
 
@@ -213,19 +215,19 @@ def _heading(score: Any) -> str:
     return f"{score.score} {'↓' if score.lower_is_better else '↑'}"
 
 
-def _value(score: Any) -> str:
+def _value_cell(score: Any) -> str:
     """Writes a mean over seeds, their deviation, and its interval or why there is none."""
     interval = format_interval(score.low, score.high, score.digits)
-    shown = _over_seeds(score.of_seeds, score.digits) if score.of_seeds else NONE
-    return _lines(shown, interval or score.reason)
+    mean = _mean_cell(score.of_seeds, score.digits) if score.of_seeds else NONE
+    return _join_lines(mean, interval or score.reason)
 
 
-def _difference(score: Any) -> str:
+def _difference_cell(score: Any) -> str:
     """Writes a difference, with a star if it is significant, and its interval and p."""
     if math.isnan(score.difference):
         return str(score.diff_reason) if isinstance(score.diff_reason, str) else "baseline"
     star = " *" if score.significant else ""
-    return _lines(
+    return _join_lines(
         format_number(score.difference, score.digits, sign=True) + star,
         format_interval(score.diff_low, score.diff_high, score.digits, sign=True),
         p_value(score.corrected_p) if math.isfinite(score.corrected_p) else "",
@@ -233,18 +235,18 @@ def _difference(score: Any) -> str:
     )
 
 
-def _over_seeds(values: Sequence[float], digits: int) -> str:
+def _mean_cell(values: Sequence[float], digits: int) -> str:
     """Writes the mean over seeds, and their standard deviation."""
     spread = f"± {format_number(float(np.std(values, ddof=1)), digits)}" if values[1:] else ""
-    return _lines(format_number(float(np.mean(values)), digits), spread)
+    return _join_lines(format_number(float(np.mean(values)), digits), spread)
 
 
-def _over_rounds(found: OverRounds | None) -> str:
+def _time_cell(time: OverRounds | None) -> str:
     """Writes a median over rounds and its interval; the baseline's own time has none."""
-    if found is None:
+    if time is None:
         return NONE
-    ends = format_interval(found.low, found.high, 2) if found.low < found.high else ""
-    return _lines(f"{format_number(found.value, 2)}×", ends)
+    interval = format_interval(time.low, time.high, 2) if time.low < time.high else ""
+    return _join_lines(f"{format_number(time.value, 2)}×", interval)
 
 
 def _notes(comparison: Comparison) -> list[str]:
@@ -265,7 +267,7 @@ def _notes(comparison: Comparison) -> list[str]:
 # --- quality ----------------------------------------------------------------------------------
 
 
-def quality(comparison: Comparison) -> Section:
+def quality_section(comparison: Comparison) -> Section:
     """Makes the section with the main table; differences are drawn too."""
     about, lengths = comparison.about, comparison.runs[0].macs_lengths.items()
     descriptions = [
@@ -284,51 +286,52 @@ def quality(comparison: Comparison) -> Section:
         "after Holm's correction. Where it is large, the lack of a star does not mean that systems "
         "are alike. Filled points in the figure are significant.",
     ]
-    every = comparison.scores.drop(columns="of_seeds").set_index("system")
+    all_scores = comparison.scores.drop(columns="of_seeds").set_index("system")
     return Section(
         "Quality and cost",
         table=main_table(comparison),
-        figures=_differences(comparison),
+        figures=_draw_differences(comparison),
         notes=[*_notes(comparison), *notes, *descriptions],
-        more={"All scores (those of the CSV are not rounded)": every},
+        more={"All scores (those of the CSV are not rounded)": all_scores},
     )
 
 
-def _differences(comparison: Comparison) -> list[Figure]:
+def _draw_differences(comparison: Comparison) -> list[Figure]:
     """Draws the differences of the first score to the baseline."""
-    known = _ranking(comparison).reset_index(drop=True).dropna(subset="difference")
-    if known.empty:
+    compared = _ranking(comparison).reset_index(drop=True).dropna(subset="difference")
+    if compared.empty:
         return []
-    colours = [line_style(int(number))["color"] for number in known.index]
-    names = {"difference": "value", "diff_low": "low", "diff_high": "high"}
-    table = known[[*names, "significant"]].rename(columns=names)
-    table.index = known["system"].map(shortened)
-    heading = _heading(next(known.itertuples()))
-    return [forest(table, f"{heading}, difference to {shortened(comparison.baseline)}", colours)]
+    colours = [line_style(int(number))["color"] for number in compared.index]
+    columns = {"difference": "value", "diff_low": "low", "diff_high": "high"}
+    table = compared[[*columns, "significant"]].rename(columns=columns)
+    table.index = compared["system"].map(shorten)
+    heading = _heading(next(compared.itertuples()))
+    return [forest(table, f"{heading}, difference to {shorten(comparison.baseline)}", colours)]
 
 
-def shortened(name: str) -> str:
+def shorten(name: str) -> str:
     """Leaves out the middle of a long name, since similar names differ at the end."""
     half = (_LETTERS - 1) // 2
     return name if len(name) <= _LETTERS else f"{name[:half]}…{name[-half:]}"
 
 
-def other_scores(comparison: Comparison) -> Section | None:
+def scores_section(comparison: Comparison) -> Section | None:
     """Makes the section on further scores and further test sets: a column each."""
     rows: dict[str, dict[str, str]] = {}
     for score in comparison.scores[comparison.scores["family"] != RANKING].itertuples():
-        heading = _lines(str(score.test) if score.test != TEST else "", _heading(score))
+        heading = _join_lines(str(score.test) if score.test != TEST else "", _heading(score))
         has_difference = math.isfinite(score.difference)
-        apart = f"Δ {_difference(score)}".replace("\n", " ") if has_difference else ""
-        rows.setdefault(str(score.system), {})[heading] = _lines(_value(score), apart)
+        difference = f"Δ {_difference_cell(score)}".replace("\n", " ") if has_difference else ""
+        cell = _join_lines(_value_cell(score), difference)
+        rows.setdefault(str(score.system), {})[heading] = cell
     text = "As above; Δ is the difference to the baseline, and a star marks it as significant."
-    return Section("Other scores", text, _table(rows)) if rows else None
+    return Section("Other scores", text, _system_table(rows)) if rows else None
 
 
 # --- learning ---------------------------------------------------------------------------------
 
 
-def learning(comparison: Comparison) -> Section:
+def learning_section(comparison: Comparison) -> Section:
     """Makes the section on learning: curves of losses and of the figures of the task."""
     rows = [row for run in comparison.runs for row in run.history]
     names = dict.fromkeys(name for row in rows for name in row if not name_parts(name))
@@ -342,40 +345,40 @@ def learning(comparison: Comparison) -> Section:
         "counted to the first validation whose loss is down to the baseline's lowest. The training "
         "loss also holds what a recipe adds to it, such as label smoothing."
     )
-    figures = [_curves(comparison, name, title) for name, title in titles.items()]
+    figures = [_draw_curves(comparison, name, title) for name, title in titles.items()]
     drawn = [figure for figure in figures if figure is not None]
-    return Section("Learning", text, _how_soon(comparison), drawn)
+    return Section("Learning", text, _loss_table(comparison), drawn)
 
 
-def _curve(runs: Sequence[RunResult], name: str) -> pd.Series:
+def _mean_curve(runs: Sequence[RunResult], name: str) -> pd.Series:
     """Returns a figure of the history by step: the mean over runs, at the steps that all have."""
-    found = [
+    curves = [
         pd.Series({r["step"]: r[name] for r in run.history if name in r}, dtype=float).dropna()
         for run in runs
     ]
-    return pd.concat(found or [pd.Series(dtype=float)], axis=1, join="inner").mean(axis=1)
+    return pd.concat(curves or [pd.Series(dtype=float)], axis=1, join="inner").mean(axis=1)
 
 
-def _curves(comparison: Comparison, name: str, title: str) -> Figure | None:
+def _draw_curves(comparison: Comparison, name: str, title: str) -> Figure | None:
     """Draws a figure of the history by step: a line for each system, a thin one for each seed."""
-    figure, (plot,) = axes(height=3.6)
-    late: list[float] = []
-    for at, system in enumerate(comparison.systems):
-        runs, style = system.sound or system.runs, line_style(at)
-        mean = _curve(runs, name)
+    figure, (plot,) = subplots(height=3.6)
+    late_values: list[float] = []
+    for number, system in enumerate(comparison.systems):
+        runs, style = system.sound or system.runs, line_style(number)
+        mean = _mean_curve(runs, name)
         if mean.empty:
             continue
         for run in runs if len(runs) > 1 else []:
-            plot.plot(_curve([run], name), color=style["color"], linewidth=0.8, alpha=0.6)
-        label = shortened(system.name) + ("" if system.sound else " (diverged)")
+            plot.plot(_mean_curve([run], name), color=style["color"], linewidth=0.8, alpha=0.6)
+        label = shorten(system.name) + ("" if system.sound else " (diverged)")
         plot.plot(mean, **style, markersize=5, markevery=max(1, len(mean) // 8), label=label)
-        late += [*mean[mean.index[-1] / 10 :]]
+        late_values += [*mean[mean.index[-1] / 10 :]]
     if not plot.lines:
         return None
-    if name.endswith("loss") and np.isfinite(late).all():
+    if name.endswith("loss") and np.isfinite(late_values).all():
         # The first tenth leaves through the top, so that late differences are seen.
-        room = 0.05 * (max(late) - min(late)) or 0.1
-        plot.set_ylim(min(late) - room, max(late) + room)
+        room = 0.05 * (max(late_values) - min(late_values)) or 0.1
+        plot.set_ylim(min(late_values) - room, max(late_values) + room)
     plot.locator_params(axis="x", nbins=5)
     plot.set_xlabel("step")
     plot.set_ylabel(title)
@@ -383,43 +386,41 @@ def _curves(comparison: Comparison, name: str, title: str) -> Figure | None:
     return figure
 
 
-def _how_soon(comparison: Comparison) -> pd.DataFrame | None:
+def _loss_table(comparison: Comparison) -> pd.DataFrame | None:
     """Makes a table of the lowest validation losses, and of when each system has the baseline's."""
-    found = {system.name: _curve(system.sound, "eval_loss") for system in comparison.systems}
-    target = found[comparison.baseline].min()
+    curves = {system.name: _mean_curve(system.sound, "eval_loss") for system in comparison.systems}
+    target = curves[comparison.baseline].min()
     steps = f"Steps to {format_number(target, _LOSS_DIGITS)}"
     rows = {
         name: {
             "Lowest validation loss": format_number(losses.min(), _LOSS_DIGITS),
             steps: format_number(losses.index[losses <= target].min(), 0),
         }
-        for name, losses in found.items()
+        for name, losses in curves.items()
         if len(losses)
     }
-    return _table(rows) if math.isfinite(target) else None
+    return _system_table(rows) if math.isfinite(target) else None
 
 
 # --- heads ------------------------------------------------------------------------------------
 
 
-def heads(comparison: Comparison) -> Section | None:
+def heads_section(comparison: Comparison) -> Section | None:
     """Makes the section on what the heads of each system did at the last validation."""
     rows = {}
     for system in comparison.systems:
         runs = system.sound or system.runs
-        found = decision_history([row for run in runs for row in run.history])
-        if found.empty:
+        history = decision_history([row for run in runs for row in run.history])
+        if history.empty:
             continue
-        last = found[found["step"] == found["step"].max()]
+        last = history[history["step"] == history["step"].max()]
         # The mean over seeds, of each figure of each place.
         means = last.groupby(["kind", "place", "line"])["value"].mean()
-        figures: dict[str, pd.Series] = {
-            str(kind): of.loc[kind] for kind, of in means.groupby("kind")
-        }
+        figures = {str(kind): means.loc[kind] for kind in means.index.unique("kind")}
         row = {"Decides on": ", ".join(dict.fromkeys(system.runs[0].units.values()))}
         if "share" in figures:
-            work = figures["share"]
-            multiples = work * work.groupby("place").transform("size")
+            shares = figures["share"]
+            multiples = shares * shares.groupby("place").transform("size")
             row["Busiest"] = f"{format_number(multiples.max(), 2)}×"
             row["Least busy"] = f"{format_number(multiples.min(), 2)}×"
         if EVEN_ENTROPY in figures:
@@ -434,40 +435,40 @@ def heads(comparison: Comparison) -> Section | None:
         "layers: 1 is even, 0 is one unit alone. Explained: how much of the decisions a label "
         "explains (ε²), on average over layers. `headwise analyse RUN` shows each layer."
     )
-    return Section("What the heads did", text, _table(rows)) if rows else None
+    return Section("What the heads did", text, _system_table(rows)) if rows else None
 
 
 # --- outputs ----------------------------------------------------------------------------------
 
 
-def samples(comparison: Comparison) -> Section | None:
+def samples_section(comparison: Comparison) -> Section | None:
     """Makes the section on outputs: those of all systems side by side, first those that differ."""
-    found: dict[tuple[tuple[str, str], ...], dict[str, str]] = {}
+    outputs: dict[tuple[tuple[str, str], ...], dict[str, str]] = {}  # by the named texts given
     for system in comparison.systems:
         for sample in system.outcomes[0][TEST].samples if system.outcomes else []:
-            found.setdefault(tuple(sample.given.items()), {})[system.name] = sample.made
-    ordered = sorted(found.items(), key=lambda item: len(set(item[1].values())) == 1)[:_SAMPLES]
+            outputs.setdefault(tuple(sample.given.items()), {})[system.name] = sample.made
+    ordered = sorted(outputs.items(), key=lambda item: len(set(item[1].values())) == 1)
     rows = [
-        (str(at), name, text)
-        for at, (given, made) in enumerate(ordered, 1)
-        for name, text in (*given, *made.items())
+        (str(number), name, text)
+        for number, (given, by_system) in enumerate(ordered[:_SAMPLES], 1)
+        for name, text in (*given, *by_system.items())
     ]
     table = pd.DataFrame(rows, columns=["Number", "Of", "Text"]).set_index(["Number", "Of"])
     text = "From the test part, which no system was trained on, with the first seed of each."
     return Section("Samples", text, table) if rows else None
 
 
-def pictures(comparison: Comparison) -> Section | None:
+def pictures_section(comparison: Comparison) -> Section | None:
     """Makes the section on pictures: those of all systems side by side; equal ones stand once."""
-    found: dict[str, dict[tuple[str, str], list[str]]] = {}
+    views_by_title: dict[str, dict[tuple[str, str], list[str]]] = {}  # a view to its systems
     for system in comparison.systems:
-        own = system.outcomes[0][TEST].pictures if system.outcomes else []
-        for at, each in enumerate(own, 1):
-            views = found.setdefault(f"{at}. {each.title}", {})
-            views.setdefault((each.png, each.caption), []).append(system.name)
+        pictures = system.outcomes[0][TEST].pictures if system.outcomes else []
+        for number, picture in enumerate(pictures, 1):
+            views = views_by_title.setdefault(f"{number}. {picture.title}", {})
+            views.setdefault((picture.png, picture.caption), []).append(system.name)
     shown = {
         title: [(f"{', '.join(names)}. {text}", png) for (png, text), names in views.items()]
-        for title, views in found.items()
+        for title, views in views_by_title.items()
     }
     text = "Of the first seed of each system."
     return Section("Pictures", text, pictures=shown) if shown else None
@@ -476,40 +477,40 @@ def pictures(comparison: Comparison) -> Section | None:
 # --- how it was made --------------------------------------------------------------------------
 
 
-def how_made(comparison: Comparison) -> Section:
+def provenance_section(comparison: Comparison) -> Section:
     """Makes the section on data, tuning, runs, command, recipe, versions and machine."""
     about = comparison.about
     runs = [
-        run.model_dump(include=_OF_RUNS) | {score.name: score.value for score in run.scores}
+        run.model_dump(include=_RUN_COLUMNS) | {score.name: score.value for score in run.scores}
         for run in comparison.runs
     ]
-    notes = [f"{s.name}: {s.note}" for run in comparison.runs for s in run.scores if s.note]
+    score_notes = [f"{s.name}: {s.note}" for run in comparison.runs for s in run.scores if s.note]
     versions = [f"{name} {version}" for name, version in about.versions.items()]
     more: Any = {
         "Command": about.command,
         "Recipe": about.recipe,
         "Every run": pd.DataFrame(runs).set_index("system"),
         "Versions, machine, and how scores are counted": "\n".join(
-            [*versions, about.machine, *dict.fromkeys(notes)]
+            [*versions, about.machine, *dict.fromkeys(score_notes)]
         ),
     }
     tries = [
         {"system": system}
-        | {key: str(value) for key, value in each.values.items()}
-        | {**each.model_dump(include=_OF_RUNS), "chosen": at == tuned.chosen}
-        for system, tuned in about.tuning.items()
-        for at, each in enumerate(tuned.tries)
+        | {key: str(value) for key, value in attempt.values.items()}
+        | {**attempt.model_dump(include=_RUN_COLUMNS), "chosen": number == tuning.chosen}
+        for system, tuning in about.tuning.items()
+        for number, attempt in enumerate(tuning.tries)
     ]
-    says = []
+    notes = []
     if tries:
         more["Tuning"] = pd.DataFrame(tries).set_index("system")
         seed = next(iter(about.tuning.values())).seed
-        says = [
+        notes = [
             f"Tuning: a try trained a system with one combination of values and with seed {seed}, "
             f"which no run has. The one of the lowest loss on the validation part was chosen, once "
             f"for all seeds: the chance of this choice is not in the spread over seeds.",
-            *(f"{name}: {note}" for name, tuned in about.tuning.items() for note in tuned.notes),
+            *(f"{name}: {note}" for name, tuning in about.tuning.items() for note in tuning.notes),
         ]
     facts = pd.DataFrame.from_dict(about.facts, orient="index").rename_axis("part")
     table = facts if len(facts) else None
-    return Section("How it was made", table=table, more=more, notes=says)
+    return Section("How it was made", table=table, more=more, notes=notes)

@@ -21,7 +21,7 @@ from markupsafe import Markup
 from rich.console import Console
 from torch import Tensor, nn
 
-from headwise.analysis.ablations import count_of, removable
+from headwise.analysis.ablations import count_parts, removable_parts
 from headwise.analysis.decisions import scaled
 from headwise.files import write_text
 from headwise.heads.attention import AttentionCall
@@ -32,12 +32,12 @@ from headwise.pretrained.ablate import ablated
 from headwise.pretrained.gates import with_identity_gates
 from headwise.pretrained.layouts import HeadLayout
 from headwise.pretrained.record import capture_attention_weights, record
-from headwise.report.explorer_input import ModelInput, Source, of_batch, of_run, of_text
-from headwise.report.explorer_output import Outputs, packed
+from headwise.report.explorer_input import ModelInput, Source, batch_input, run_input, text_input
+from headwise.report.explorer_output import Outputs, pack_array
 from headwise.report.text_models import check_finite, open_plain
-from headwise.runs.evaluate import as_evaluated
+from headwise.runs.evaluate import applied_ablations
 from headwise.runs.folder import distinct_names, read_model, read_recipe
-from headwise.runs.names import is_plain
+from headwise.runs.names import is_transformers_model
 from headwise.tasks.task import Positions
 from headwise.training.console import bars, say_begin
 
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 
 Without = Literal["none", "units", "heads"]
 MOST_WEIGHTS = 150_000_000  # of attention, that a browser holds
-_FILES = Path(__file__).parent
+_FOLDER = Path(__file__).parent
 # Letters of JSON with a meaning in HTML.
 _ESCAPES = {ord(letter): f"\\u{ord(letter):04x}" for letter in "<>&\u2028\u2029"}
 
@@ -88,7 +88,7 @@ class Explored:
 
     def _html(self) -> str:
         template, script, style = (
-            (_FILES / f"explorer.{end}").read_text("utf-8") for end in ("html.jinja", "js", "css")
+            (_FOLDER / f"explorer.{end}").read_text("utf-8") for end in ("html.jinja", "js", "css")
         )
         environment = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined)
         return environment.from_string(template).render(
@@ -145,8 +145,8 @@ def explore(
 
     Example:
         >>> import headwise as hw
-        >>> from headwise.data.tokenizers import TokenizerSettings, learned
-        >>> tokenizer = learned(2 * ["open the file"], TokenizerSettings(), "lines")
+        >>> from headwise.data.tokenizers import TokenizerSettings, learn_tokenizer
+        >>> tokenizer = learn_tokenizer(2 * ["open the file"], TokenizerSettings(), "lines")
         >>> config = hw.CausalLMConfig(vocab_size=len(tokenizer), embed_dim=16, num_heads=2,
         ...                            ffn_dim=16, layers=1, attention="mae")
         >>> page = hw.explore(hw.CausalLM(config), tokenizer, "open the")
@@ -154,15 +154,15 @@ def explore(
         ['expert', 'expert']
     """
     if text is not None:
-        given = of_text(model, inputs, text, target)
+        model_input = text_input(model, inputs, text, target)
     elif isinstance(inputs, Mapping):
-        given = of_batch(model, inputs)
+        model_input = batch_input(model, inputs)
     else:
         raise ValueError("text is missing, expected what the model is to read")
     name = name or type(model).__name__
     with with_identity_gates(model, layouts):
-        seen = _seen(name, model, given, without, Console(stderr=True))
-        return Explored(name, given.text, [seen])
+        payload = _model_payload(name, model, model_input, without, Console(stderr=True))
+    return Explored(name, model_input.text, [payload])
 
 
 def explore_runs(
@@ -180,18 +180,18 @@ def explore_runs(
     names, models, data = distinct_names(folders), [], set()
     for folder, name in zip(folders, names, strict=True):
         with ExitStack() as stack:
-            if is_plain(folder):
+            if is_transformers_model(folder):
                 if source.text is None:
                     raise ValueError(f"{folder} is no run and has no data: give a text by --text")
                 model, tokenizer = open_plain(folder)
-                given = of_text(model, tokenizer, source.text, source.target)
+                model_input = text_input(model, tokenizer, source.text, source.target)
             else:
                 recipe = read_recipe(folder, changes, keys=("evaluation",))
                 model = read_model(folder)
                 check_finite(model, folder)
-                stack.enter_context(as_evaluated(model, recipe.evaluation, console, name))
-                given = of_run(folder, recipe, model, source, console)
-                data.add((recipe.task, given.digest))
+                stack.enter_context(applied_ablations(model, recipe.evaluation, console, name))
+                model_input = run_input(folder, recipe, model, source, console)
+                data.add((recipe.task, model_input.digest))
             if len(data) > 1:
                 raise ValueError(
                     f"{name} and {names[0]} have different tasks or data, so that they cannot be "
@@ -199,19 +199,20 @@ def explore_runs(
                     f"their data differ"
                 )
             stack.enter_context(with_identity_gates(model))
-            models.append(_seen(name, model, given, without, console))
-    return Explored(" and ".join(names), given.text, models)
+            models.append(_model_payload(name, model, model_input, without, console))
+    return Explored(" and ".join(names), model_input.text, models)
 
 
 # --- a model at work ------------------------------------------------------------------------------
 
 
 @torch.no_grad()
-def _seen(
-    name: str, model: nn.Module, given: ModelInput, without: Without, console: Console
+def _model_payload(
+    name: str, model: nn.Module, model_input: ModelInput, without: Without, console: Console
 ) -> dict[str, Any]:
     """Collects the data of a page on one model and its input."""
-    longest = max(positions.shape[1] for positions in given.stacks.values())
+    stacks = model_input.stacks
+    longest = max(positions.shape[1] for positions in stacks.values())
     heads = sum(attention.num_heads for attention in attentions(model).values())
     if heads * longest**2 > MOST_WEIGHTS:
         raise ValueError(
@@ -222,111 +223,109 @@ def _seen(
     removals: list[dict[str, Any]] = [
         {"path": path, "part": part, "number": number}
         for path, system in systems(model).items()
-        for part in removable(system)[: {"none": 0, "units": 1, "heads": None}[without]]
-        for number in range(count_of(system, part))
+        for part in removable_parts(system)[: {"none": 0, "units": 1, "heads": None}[without]]
+        for number in range(count_parts(system, part))
     ]
     with evaluating(model), run_as_written():
-        places = _places(model, given)
-        outputs = Outputs(model, given)
-        outputs.add(model(**given.batch))
+        places = _places(model, model_input)
+        outputs = Outputs(model, model_input)
+        outputs.add(model(**model_input.batch))
         say_begin(console, f"{name}: {len(removals):,} parts are removed one at a time")
-        with bars(console, transient=True) as shown:
-            task = shown.add_task(name, total=len(removals), figures="removed (or --remove none)")
-            for removal in shown.track(removals, task_id=task):
+        with bars(console, transient=True) as progress:
+            bar = progress.add_task(name, total=len(removals), figures="removed (or --remove none)")
+            for removal in progress.track(removals, task_id=bar):
                 with ablated(model, removal["path"], **{removal["part"]: removal["number"]}):
-                    outputs.add(model(**given.batch))
+                    outputs.add(model(**model_input.batch))
     return {
         "name": name,
-        "stacks": {stack: _stack(each, given) for stack, each in given.stacks.items()},
+        "stacks": {stack: _stack(each, model_input.picture) for stack, each in stacks.items()},
         "places": places,
-        "translation": given.translation,
+        "translation": model_input.translation,
         "removals": removals,
         **outputs.payload(),
     }
 
 
-def _places(model: nn.Module, given: ModelInput) -> list[dict[str, Any]]:
+def _places(model: nn.Module, model_input: ModelInput) -> list[dict[str, Any]]:
     """Collects the weights of each attention of a model, and the decisions of its system."""
-    every = systems(model)
-    read: dict[str, list[tuple[bool, Tensor]]] = {path: [] for path in every}
+    systems_by_path = systems(model)
+    calls: dict[str, list[tuple[bool, Tensor]]] = {path: [] for path in systems_by_path}
 
-    def note(path: str, call: AttentionCall) -> None:
+    def note_call(path: str, call: AttentionCall) -> None:
         if not getattr(call.attention, "is_head_gate", False):  # then only the model knows them
-            system = max((each for each in every if f"{path}.".startswith(f"{each}.")), key=len)
-            read[system].append((not call.inputs.is_self_attention, call.weights()))
+            parents = (parent for parent in systems_by_path if f"{path}.".startswith(f"{parent}."))
+            is_cross = not call.inputs.is_self_attention
+            calls[max(parents, key=len)].append((is_cross, call.weights()))
 
-    def note_given(path: str, weights: Tensor) -> None:
-        read[path].append((every[path].site == "decoder_cross", weights))
+    def note_weights(path: str, weights: Tensor) -> None:
+        calls[path].append((systems_by_path[path].site == "decoder_cross", weights))
 
-    with (
-        record(model) as decided,
-        observe(model, note),
-        capture_attention_weights(model, note_given),
-    ):
-        model(**given.batch)
-    found = []
-    for path, system in every.items():
+    captured = capture_attention_weights(model, note_weights)
+    with record(model) as routings, observe(model, note_call), captured:
+        model(**model_input.batch)
+    places = []
+    for path, system in systems_by_path.items():
         stack = system.site.partition("_")[0]
         place = {
             "path": path,
             "system": system_name(type(system)).rpartition(":")[2],
             "site": system.site,
             "layer": system.layer,
-            "stack": stack if stack in given.stacks else next(iter(given.stacks)),
+            "stack": stack if stack in model_input.stacks else next(iter(model_input.stacks)),
             "unit": system.unit,
-            **_decision(decided.get(path)),
+            **_decision(routings.get(path)),
         }
-        calls = [_attention(place, *call, given) for call in read[path]]
-        found += [{**place, **call} for call in calls or [{"keys": None, "heads": None}]]
-    return found
+        packed = [_attention(place, *call, model_input) for call in calls[path]]
+        places += [{**place, **each} for each in packed or [{"keys": None, "heads": None}]]
+    return places
 
 
-def _decision(decided: Sequence[Routing] | None) -> dict[str, Any]:
+def _decision(routings: Sequence[Routing] | None) -> dict[str, Any]:
     """Packs the weights and the choice of units, at each position or for the whole input."""
-    if not decided:
+    if not routings:
         return {"weights": None, "chosen": None}
-    weights, indices = scaled(decided[-1].weights), decided[-1].indices
+    weights, indices = scaled(routings[-1].weights), routings[-1].indices
     weights = weights[0] if weights.dim() > 1 else weights
     return {
-        "weights": packed(weights.view(-1, weights.size(-1)).numpy()),  # (positions or 1, units)
+        "weights": pack_array(weights.view(-1, weights.size(-1)).numpy()),  # positions or 1, units
         "chosen": None if indices is None else indices[0].tolist(),
     }
 
 
 def _attention(
-    place: dict[str, Any], is_cross: bool, weights: Tensor, given: ModelInput
+    place: dict[str, Any], is_cross: bool, weights: Tensor, model_input: ModelInput
 ) -> dict[str, Any]:
     """Returns the stack of keys of one attention, and the weights of its heads."""
     heads, queries, keys = weights.shape[1:]
-    positions = given.stacks[place["stack"]].shape[1]
+    positions = model_input.stacks[place["stack"]].shape[1]
     if queries != positions:
         raise ValueError(
             f"the system {place['path']!r} reads {queries} positions, expected {positions}: one "
             f"for each token of the input"
         )
-    others = (stack for stack in given.stacks if stack != place["stack"])
-    source = next(others, None) if is_cross else place["stack"]
-    is_known = source is not None and given.stacks[source].shape[1] == keys
-    found: dict[str, Any] = {"keys": source if is_known else None}
+    other_stacks = (stack for stack in model_input.stacks if stack != place["stack"])
+    source = next(other_stacks, None) if is_cross else place["stack"]
+    is_known = source is not None and model_input.stacks[source].shape[1] == keys
+    attention: dict[str, Any] = {"keys": source if is_known else None}
     if is_cross and place["site"].endswith("_self"):  # of a decoder's layer as a whole
-        found["site"] = "decoder_cross"
+        attention["site"] = "decoder_cross"
     units = place["weights"]["shape"][1] if place["weights"] else 0
     if place["unit"] in ("branch", "mechanism") and units and heads % units == 0:
-        found["owner"] = [head * units // heads for head in range(heads)]
-    return {**found, "heads": packed(weights[0].float().cpu().numpy())}
+        attention["owner"] = [head * units // heads for head in range(heads)]
+    return {**attention, "heads": pack_array(weights[0].float().cpu().numpy())}
 
 
-def _stack(positions: Positions, given: ModelInput) -> dict[str, Any]:
+def _stack(positions: Positions, picture: str) -> dict[str, Any]:
     """Returns the tokens, pixels or frames that a stack reads, as the page shows them."""
     number, tokens = positions.shape[1], positions.tokens
     ids = range(number) if tokens is None else tokens[0].tolist()
     # An embedding may have more rows than there are tokens.
-    names = [positions.names.get(each, str(each)) for each in ids]
+    names = [positions.names.get(token, str(token)) for token in ids]
     word = {"colour": "pixel", "frame": "frame"}.get(positions.word, "token")
     stack: dict[str, Any] = {"word": word, "tokens": names}
     if positions.size is not None:
         height, width = positions.size
         stack |= {"height": height, "width": width, "first": number - height * width}
-        if given.picture:
-            stack["picture"] = given.picture
+        if picture:
+            stack["picture"] = picture
     return stack

@@ -17,15 +17,15 @@ let columns = []; // of each model its element, and how it shows a token
 // --- small things --------------------------------------------------------------------------------
 
 function make(tag, attributes = {}, ...children) {
-  const made = document.createElement(tag);
+  const element = document.createElement(tag);
   for (const [name, value] of Object.entries(attributes)) {
-    if (name === "text") made.textContent = value;
-    else if (name === "style") Object.assign(made.style, value);
-    else if (name.startsWith("on")) made.addEventListener(name.slice(2), value);
-    else if (value !== null) made.setAttribute(name, value);
+    if (name === "text") element.textContent = value;
+    else if (name === "style") Object.assign(element.style, value);
+    else if (name.startsWith("on")) element.addEventListener(name.slice(2), value);
+    else if (value !== null) element.setAttribute(name, value);
   }
-  made.append(...children.flat().filter((child) => child !== null && child !== undefined));
-  return made;
+  element.append(...children.flat().filter((child) => child !== null && child !== undefined));
+  return element;
 }
 
 const range = (length) => Array.from({ length }, (_, index) => index);
@@ -51,10 +51,10 @@ async function inflated({ shape, kind, scale, data }) {
   const number = (byte) => scale * Math.sign(byte - 128) * ((byte - 128) / 127) ** 2;
   const values = kind === "uint32" ? new Uint32Array(buffer) : new Uint8Array(buffer);
   const row = (...index) => {
-    const size = shape.slice(index.length).reduce((product, each) => product * each, 1);
-    const at = size * index.reduce((sum, each, axis) => sum * shape[axis] + each, 0);
-    const found = values.subarray(at, at + size);
-    return kind === "uint32" ? found : Float32Array.from(found, number);
+    const size = shape.slice(index.length).reduce((product, length) => product * length, 1);
+    const start = size * index.reduce((sum, place, axis) => sum * shape[axis] + place, 0);
+    const packed = values.subarray(start, start + size);
+    return kind === "uint32" ? packed : Float32Array.from(packed, number);
   };
   return { shape, row };
 }
@@ -101,8 +101,8 @@ function choice(label, name, options) {
     }),
   );
   const group = { class: "control", role: "group", "aria-label": label };
-  const said = make("span", { class: "label", text: label });
-  return make("div", group, said, make("span", { class: "buttons" }, buttons));
+  const heading = make("span", { class: "label", text: label });
+  return make("div", group, heading, make("span", { class: "buttons" }, buttons));
 }
 
 // All choices. What is not chosen, or is not there any more, becomes the first there is.
@@ -114,9 +114,10 @@ function controls() {
   if (!layers.includes(view.layer)) view.layer = layers[0];
   const options = (values) => values.map((value) => ({ value, text: SITES[value] ?? value }));
   const heads = Math.max(0, ...here.map((place) => place.heads?.shape[0] ?? 0));
-  const ofHead = choice("Head", "head", [{ value: null, text: "mean" }, ...options(range(heads))]);
-  const ofSite = choice("Attention", "place", options(unique(places.map(keyOf))));
-  return make("div", { class: "controls" }, ofSite, choice("Layer", "layer", options(layers)), ofHead);
+  const site = choice("Attention", "place", options(unique(places.map(keyOf))));
+  const layer = choice("Layer", "layer", options(layers));
+  const head = choice("Head", "head", [{ value: null, text: "mean" }, ...options(range(heads))]);
+  return make("div", { class: "controls" }, site, layer, head);
 }
 
 function removeButton(number, pass) {
@@ -143,13 +144,13 @@ const rgbOf = (text) =>
 const colour = (name) =>
   rgbOf(getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim());
 
-// Fills a canvas, a pixel for each cell, by what `of` gives for its number: red, green, blue, and
+// Fills a canvas, a pixel for each cell, by what `rgba` gives for its number: red, green, blue, and
 // opacity from 0 to 1.
-function fill(canvas, width, height, of) {
+function fill(canvas, width, height, rgba) {
   Object.assign(canvas, { width, height });
   const data = new Uint8ClampedArray(4 * width * height);
   for (let cell = 0; cell < width * height; cell++) {
-    const [red, green, blue, opacity = 1] = of(cell);
+    const [red, green, blue, opacity = 1] = rgba(cell);
     data.set([red, green, blue, 255 * opacity], 4 * cell);
   }
   canvas.getContext("2d").putImageData(new ImageData(data, width, height), 0, 0);
@@ -166,9 +167,9 @@ function paintingOf(model, { weights, stack }) {
   const [rows, units] = weights.shape;
   const row = (position) => weights.row(rows === 1 ? 0 : position);
   const leaders = model.stacks[stack].tokens.map((_, position) => {
-    const own = row(position);
-    const first = own.indexOf(Math.max(...own));
-    return own.lastIndexOf(own[first]) === first ? first : -1; // several have the same
+    const values = row(position);
+    const first = values.indexOf(Math.max(...values));
+    return values.lastIndexOf(values[first]) === first ? first : -1; // several have the same
   });
   const often = range(units).map((unit) => leaders.filter((each) => each === unit).length);
   const known = range(units).sort((one, other) => often[other] - often[one]).slice(0, COLOURS);
@@ -198,10 +199,10 @@ function stackView(stack, title, painting, act) {
   const kind = { class: `tokens ${stack.word}s`, role: "listbox", "aria-label": title };
   const columns = stack.width ? { gridTemplateColumns: `repeat(${stack.width}, 1fr)` } : {};
   const list = make("ol", { ...kind, style: columns }, items);
-  const on = (name, happens) =>
+  const on = (name, handle) =>
     list.addEventListener(name, (event) => {
       const position = items.indexOf(event.target.closest(".token"));
-      if (position >= 0) happens(position, event);
+      if (position >= 0) handle(position, event);
     });
   on("pointerover", (position, event) => event.pointerType !== "touch" && act.point(position));
   list.addEventListener("pointerleave", () => act.point(null));
@@ -253,7 +254,7 @@ function barRow({ name, value, most, look = "heat", said, action = null }) {
 
 // A table of which the first rows are shown, and the others when they are asked for.
 function barTable(caption, rows, look, most = 10) {
-  const table = (some) => make("table", { class: `bars ${look}` }, some);
+  const table = (content) => make("table", { class: `bars ${look}` }, content);
   const first = table([make("caption", { text: caption }), ...rows.slice(0, most)]);
   if (rows.length <= most) return first;
   const summary = make("summary", { text: `The other ${rows.length - most}` });
@@ -293,24 +294,24 @@ function outputOf(model, number) {
   if (model.kind === "classes") {
     parts.push(barTable("Probability of each class", probable(model, 0, pass), "probable"));
   }
-  if (model.kind === "tokens") parts.push(saidShown(model, pass));
-  const off = pass && `Without ${removalName(model, model.removals[pass - 1])}. ` +
+  if (model.kind === "tokens") parts.push(predictionView(model, pass));
+  const removed = pass && `Without ${removalName(model, model.removals[pass - 1])}. ` +
     "Weights, maps and translation are those of the whole model. ";
-  const told = pass ? make("p", { class: "removed" }, off, removeButton(number, pass)) : null;
+  const note = pass ? make("p", { class: "removed" }, removed, removeButton(number, pass)) : null;
   const { translation } = model;
   if (translation) parts.unshift(labelled("translation", make("p", { text: translation })));
-  return make("div", { class: "output" }, told, parts);
+  return make("div", { class: "output" }, note, parts);
 }
 
 // The most probable token at each position where one is asked for, or the image of these.
-function saidShown(model, pass) {
+function predictionView(model, pass) {
   const stack = model.stacks[model.over];
   const asked = range(model.true.length).filter((position) => model.true[position] >= 0);
-  const best = (position, of) => model.ids.row(of, position)[0];
+  const best = (position, number) => model.ids.row(number, position)[0];
   if (stack.word === "pixel") {
-    const of = (cell) => rgbOf(model.names[best(asked[cell], pass)]);
+    const rgba = (cell) => rgbOf(model.names[best(asked[cell], pass)]);
     const canvas = make("canvas", { class: "picture" });
-    return labelled("the most probable colours", fill(canvas, stack.width, stack.height, of));
+    return labelled("the most probable colours", fill(canvas, stack.width, stack.height, rgba));
   }
   const chips = asked.map((position) => {
     const name = model.names[best(position, pass)];
@@ -327,7 +328,7 @@ function saidShown(model, pass) {
 }
 
 // All that can be removed, by how much the loss rises without it.
-function mattersShown(model, number) {
+function removalTable(model, number) {
   if (!model.removals.length) return "";
   const costs = model.losses.slice(1).map((loss) => loss - model.losses[0]);
   const order = range(costs.length).sort((one, other) => costs[other] - costs[one]);
@@ -348,9 +349,9 @@ function mattersShown(model, number) {
 // What heads read, a row for each query: one head, or the mean of all.
 function readsOf(heads, head) {
   const [count, queries] = heads.shape;
-  const of = (query) =>
+  const row = (query) =>
     head === null ? meanOf(range(count).map((each) => heads.row(each, query))) : heads.row(head, query);
-  return range(queries).map(of);
+  return range(queries).map(row);
 }
 
 // The end of a scale: the largest weight, or, of many, what one in 200 is above: the first queries
@@ -463,7 +464,7 @@ function explanationOf({ word }, place, painting) {
 function column(model, number) {
   const section = make("section", { class: "model", "aria-label": model.name });
   section.append(make("h2", { text: model.name }), outputOf(model, number));
-  section.append(mattersShown(model, number));
+  section.append(removalTable(model, number));
   const isHere = (each) => keyOf(each) === view.place && each.layer === view.layer;
   const place = model.places.find(isHere);
   if (!place) {
@@ -479,8 +480,8 @@ function column(model, number) {
   });
   const views = {};
   for (const name of unique([place.keys ?? place.stack, place.stack])) {
-    const own = name === place.stack ? painting : null;
-    views[name] = stackView(model.stacks[name], Object.keys(model.stacks).length > 1 ? `The ${name} reads` : "Input", own, act(name));
+    const title = Object.keys(model.stacks).length > 1 ? `The ${name} reads` : "Input";
+    views[name] = stackView(model.stacks[name], title, name === place.stack ? painting : null, act(name));
   }
   const map = rows && largeMap(model, place, rows, act(place.stack));
   const inspector = make("div", { class: "inspector" });
@@ -500,23 +501,23 @@ function column(model, number) {
     return { stack: place.stack, shares: Float32Array.from(rows, (row) => row[position]) };
   }
 
-  function weightsTable(at) {
-    const own = at === null ? painting.mean : painting.row(at);
-    const order = range(own.length);
-    if (own.length > COLOURS) order.sort((one, other) => own[other] - own[one]);
+  function weightsTable(position) {
+    const weights = position === null ? painting.mean : painting.row(position);
+    const order = range(weights.length);
+    if (weights.length > COLOURS) order.sort((one, other) => weights[other] - weights[one]);
     const shown = order.map((unit) => {
       const look = painting.look(unit);
       const key = make("span", { class: `key ${look}` });
-      const isOut = at !== null && place.chosen && !place.chosen[at].includes(unit);
+      const isOut = position !== null && place.chosen && !place.chosen[position].includes(unit);
       const action = removeButton(number, removal(model, place, place.unit, unit));
-      const row = { name: make("span", {}, key, `${place.unit} ${unit}`), value: own[unit] };
-      return barRow({ ...row, most: largest(own), look, said: isOut ? "–" : undefined, action });
+      const row = { name: make("span", {}, key, `${place.unit} ${unit}`), value: weights[unit] };
+      return barRow({ ...row, most: largest(weights), look, said: isOut ? "–" : undefined, action });
     });
-    const isMean = at === null && painting.rows > 1;
+    const isMean = position === null && painting.rows > 1;
     return barTable(isMean ? "Mean weights of all positions" : "Weights", shown, "weights");
   }
 
-  function readingTable({ stack, shares, reads }, at) {
+  function readingTable({ stack, shares, reads }, query) {
     const order = range(shares.length);
     order.sort((one, other) => Math.abs(shares[other]) - Math.abs(shares[one]));
     const shown = order.slice(0, 6).map((position) => {
@@ -524,7 +525,7 @@ function column(model, number) {
       const name = make("span", {}, tokenName(model.stacks[stack], position), small);
       return barRow({ name, value: shares[position], most: 1 });
     });
-    const name = headName(place, headOf(place), reads ? at : null);
+    const name = headName(place, headOf(place), reads ? query : null);
     return barTable(`${reads ? "Read from here by" : "Reads this:"} ${name}`, shown, "reads");
   }
 
@@ -533,18 +534,18 @@ function column(model, number) {
     const token = pointed ?? view.token;
     const stack = model.stacks[token?.stack];
     const here = stack && token.position < stack.tokens.length ? token : null;
-    const at = here?.stack === place.stack ? here.position : null;
+    const position = here?.stack === place.stack ? here.position : null;
     const read = here && rows ? reading(here) : null;
     for (const [name, each] of Object.entries(views)) {
       each.mark(here?.stack === name ? here.position : null);
       each.read(read?.stack === name ? read.shares : null);
     }
-    map?.mark(at);
+    map?.mark(position);
     const heading = here ? capital(tokenName(stack, here.position)) : "The whole input";
     const small = here && make("small", { text: ` position ${here.position}` });
     const parts = [make("h3", {}, heading, small)];
-    if (painting) parts.push(weightsTable(at));
-    if (read) parts.push(readingTable(read, at));
+    if (painting) parts.push(weightsTable(position));
+    if (read) parts.push(readingTable(read, position));
     if (model.kind === "tokens" && here?.stack === model.over) {
       const best = probable(model, here.position, passOf(number));
       parts.push(barTable(model.is_next ? "Probable next" : "Probable here", best, "probable"));

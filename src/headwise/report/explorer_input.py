@@ -69,23 +69,23 @@ class ModelInput:
     digest: str = ""
 
 
-def of_batch(
+def batch_input(
     model: nn.Module, batch: Mapping[str, Tensor], stacks: Mapping[str, Positions] | None = None
 ) -> ModelInput:
     """Returns a batch of one sequence, without its labels in what the model reads."""
     device = next(model.parameters()).device
-    given = with_decoder_inputs(model, {name: each.to(device) for name, each in batch.items()})
-    sizes = {tensor.size(0) for tensor in given.values()}
+    inputs = with_decoder_inputs(model, {name: x.to(device) for name, x in batch.items()})
+    sizes = {tensor.size(0) for tensor in inputs.values()}
     if sizes != {1}:
         raise ValueError(f"the batch has {sizes} sequences, expected 1: a page shows a single one")
-    labels = given.pop("labels", None)
-    return ModelInput(given, labels, describe_text()(given) if stacks is None else stacks)
+    labels = inputs.pop("labels", None)
+    return ModelInput(inputs, labels, describe_text()(inputs) if stacks is None else stacks)
 
 
-def of_text(
-    model: Any, tokenizer: Any, text: str, target: str | None = None, into: Any = None
+def text_input(
+    model: Any, tokenizer: Any, text: str, target: str | None = None, target_tokenizer: Any = None
 ) -> ModelInput:
-    """Returns a text as a model reads it, with the tokenizer `into` for what a decoder reads.
+    """Returns a text as a model reads it; a decoder may have a tokenizer of its own.
 
     Of two texts for a classifier, a tab stands between them. A translation model without a target
     reads its own translation. From a masked language model one token in seven is hidden, if no
@@ -96,63 +96,68 @@ def of_text(
     """
     if not isinstance(text, str) or not text.strip():
         raise ValueError(f"text is {text!r}, expected a text for the model to read")
-    task, into, longest = text_task(model), into or tokenizer, longest_input(model, tokenizer)
+    task, longest = text_task(model), longest_input(model, tokenizer)
+    target_tokenizer = target_tokenizer or tokenizer
     if target is not None and task != "translation":
         raise ValueError(f"target is given, but a {type(model).__name__} reads none: leave it out")
-    batch = text_batch(model, tokenizer, text, target, into=into)
+    batch = text_batch(model, tokenizer, text, target, target_tokenizer)
     tokens = batch["input_ids"].size(1)
     translation, is_true = "", True
     if task == "translation" and target is None:
-        most = min(2 * tokens + 20, (longest or 1000) - 1)
+        new_tokens = min(2 * tokens + 20, (longest or 1000) - 1)
         with evaluating(model):  # what starts the decoder is no label
-            batch["labels"] = model.generate(**batch, max_new_tokens=most)[:, 1:]
-        translation, is_true = into.decode(batch["labels"][0], skip_special_tokens=True), False
+            batch["labels"] = model.generate(**batch, max_new_tokens=new_tokens)[:, 1:]
+        translation = target_tokenizer.decode(batch["labels"][0], skip_special_tokens=True)
+        is_true = False
     elif task == "masked-language-modelling":
         is_shown = batch["input_ids"] != tokenizer.mask_token_id
         is_true = bool(is_shown.all())
         masks = batch["input_ids"].masked_fill(is_shown, IGNORED_LABEL)
         batch = hide_words(batch, tokenizer) if is_true else {**batch, "labels": masks}
-    given = of_batch(model, batch)
-    given.stacks = describe_text(tokenizer, into)(given.batch)
-    cut = f"\nThe model reads the first {tokens:,} tokens of it." if tokens == longest else ""
-    given.text, given.translation, given.is_true = f"{text}{cut}", translation, is_true
-    taken = list(inspect.signature(model.forward).parameters)
-    if not task and "input_ids" not in taken:  # a module of any kind, which takes token ids first
-        given.batch = {taken[0]: given.batch["input_ids"]}
-    return given
+    model_input = batch_input(model, batch)
+    model_input.stacks = describe_text(tokenizer, target_tokenizer)(model_input.batch)
+    model_input.text, model_input.translation, model_input.is_true = text, translation, is_true
+    if tokens == longest:
+        model_input.text += f"\nThe model reads the first {tokens:,} tokens of it."
+    arguments = list(inspect.signature(model.forward).parameters)
+    if not task and "input_ids" not in arguments:  # any module, which takes token ids first
+        model_input.batch = {arguments[0]: model_input.batch["input_ids"]}
+    return model_input
 
 
-def of_run(folder: Path, recipe: Any, model: Any, source: Source, console: Console) -> ModelInput:
+def run_input(
+    folder: Path, recipe: Any, model: Any, source: Source, console: Console
+) -> ModelInput:
     """Returns a text or an item of the data, as the model of a run reads it."""
     if source.text is None:
         if source.target is not None:
             raise ValueError("--target is given without --text, expected the text that it is of")
-        return _of_item(read_task(folder, recipe, console), model, source)
+        return _item_input(read_task(folder, recipe, console), model, source)
     if issubclass(task_class(recipe.task), Images | SpeechEnhancement):
         raise ValueError(
             f"--text is for models of texts, but {folder} is a run of {recipe.task}: show an item "
             f"of the data by --item"
         )
-    own = folder / MODEL / "target"
-    into = read_tokenizer(own) if own.is_dir() else None
-    return of_text(model, read_tokenizer(folder / MODEL), source.text, source.target, into)
+    tokenizer, target_folder = read_tokenizer(folder / MODEL), folder / MODEL / "target"
+    target_tokenizer = read_tokenizer(target_folder) if target_folder.is_dir() else None
+    return text_input(model, tokenizer, source.text, source.target, target_tokenizer)
 
 
-def _of_item(task: Any, model: Any, source: Source) -> ModelInput:
+def _item_input(task: Any, model: Any, source: Source) -> ModelInput:
     split, number = source.split, source.item
     if split not in task.splits:
         raise ValueError(f"--split is {split!r}, {expected_one_of(split, task.splits)}")
-    items = task.stored(split)
+    items = task.stored_items(split)
     if number >= len(items):
         raise ValueError(f"--item is {number}, but {split} has {len(items)} items, counted from 0")
     batch = task.collate([items[number]])
-    given = of_batch(model, batch, task.describe(batch))
+    model_input = batch_input(model, batch, task.describe(batch))
     if isinstance(task, Images):
-        content = io.BytesIO()
-        pixels = task.palette.decode(given.batch["input_ids"].cpu())[0]
-        Image.fromarray(pixels, "RGB").save(content, "PNG")
-        png = base64.b64encode(content.getvalue()).decode("ascii")
-        given.picture = f"data:image/png;base64,{png}"
-    given.text = f"Item {number} of the {len(items):,} of the {split} split"
-    given.digest = task.content_hash(split)
-    return given
+        png = io.BytesIO()
+        pixels = task.palette.decode(model_input.batch["input_ids"].cpu())[0]
+        Image.fromarray(pixels, "RGB").save(png, "PNG")
+        content = base64.b64encode(png.getvalue()).decode("ascii")
+        model_input.picture = f"data:image/png;base64,{content}"
+    model_input.text = f"Item {number} of the {len(items):,} of the {split} split"
+    model_input.digest = task.content_hash(split)
+    return model_input

@@ -12,7 +12,7 @@ from torch import Tensor
 from headwise.ops import IGNORED_LABEL
 from headwise.report.explorer_input import ModelInput
 
-_SHOWN = {"tokens": 5, "classes": 10}  # the most probable ones at each position
+_MOST_PROBABLE = {"tokens": 5, "classes": 10}  # how many are shown at each position
 
 
 class Outputs:
@@ -23,22 +23,23 @@ class Outputs:
     the whole model are the labels.
     """
 
-    def __init__(self, model: Any, given: ModelInput) -> None:
-        self.model, self.given = model, given
-        self.is_pair = getattr(getattr(model, "config", None), "is_encoder_decoder", False)
-        self.is_causal = getattr(model, "can_generate", bool)() and not self.is_pair
-        self.is_known = given.labels is not None and given.is_true
-        self.true: Tensor | None = None
+    def __init__(self, model: Any, model_input: ModelInput) -> None:
+        self.model, self.model_input = model, model_input
+        config = getattr(model, "config", None)
+        self.is_encoder_decoder = getattr(config, "is_encoder_decoder", False)
+        self.is_causal = getattr(model, "can_generate", bool)() and not self.is_encoder_decoder
+        self.is_known = model_input.labels is not None and model_input.is_true
+        self.targets: Tensor | None = None
         self.losses: list[float] = []
         self.best: list[Any] = []  # of each pass the most probable ones, with their numbers
         self.numbers: list[float] = []  # of each pass, if the output is a single one
 
-    def add(self, out: Any) -> None:
+    def add(self, output: Any) -> None:
         """Adds the output of a forward pass."""
-        logits = getattr(out, "logits", None)
-        values = logits if logits is not None else getattr(out, "output", out)
+        logits = getattr(output, "logits", None)
+        values = logits if logits is not None else getattr(output, "output", output)
         values = values if isinstance(values, Tensor) else values[0]
-        reads_tokens = any(name.endswith("input_ids") for name in self.given.batch)
+        reads_tokens = any(name.endswith("input_ids") for name in self.model_input.batch)
         self.kind = "tokens" if values.dim() == 3 else "classes"
         if logits is None or values.shape[1:] == (1,) or (values.dim() == 3 and not reads_tokens):
             self.kind = "numbers"
@@ -51,80 +52,79 @@ class Outputs:
         if self.kind == "numbers":
             self._add_numbers(values)
         else:
-            self._add_shares(values.view(-1, values.size(-1)))
+            self._add_logits(values.view(-1, values.size(-1)))
 
     def _add_numbers(self, values: Tensor) -> None:
-        if self.true is None:
-            labels = self.given.labels
-            self.true = values if labels is None else labels.cpu().float().view_as(values)
-        errors = (values - self.true).square()
+        if self.targets is None:
+            labels = self.model_input.labels
+            self.targets = values if labels is None else labels.cpu().float().view_as(values)
+        errors = (values - self.targets).square()
         if values.dim() == 2:  # of frames, some of which may be padding
-            errors = errors[self.true != IGNORED_LABEL]
+            errors = errors[self.targets != IGNORED_LABEL]
         self.losses.append(float(errors.mean()))
         if values.numel() == 1:
             self.numbers.append(float(values))
 
-    def _add_shares(self, logits: Tensor) -> None:
+    def _add_logits(self, logits: Tensor) -> None:
         """Adds logits, `(positions, tokens)`, or of classes `(1, classes)`."""
-        kind = getattr(self.model.config, "problem_type", None)
-        is_several = kind == "multi_label_classification"
-        logs = F.logsigmoid(logits) if is_several else logits.log_softmax(-1)
-        if self.true is None:
-            self.true = self._true(logs)
-        is_asked = self.true != IGNORED_LABEL
-        own = logs.gather(-1, self.true.clamp(min=0).unsqueeze(-1))[:, 0]
-        self.losses.append(float(-own[is_asked].mean()) if is_asked.any() else 0.0)
-        self.best.append(logs.topk(min(_SHOWN[self.kind], logs.size(-1))))
+        problem = getattr(self.model.config, "problem_type", None)
+        is_multi_label = problem == "multi_label_classification"
+        log_probs = F.logsigmoid(logits) if is_multi_label else logits.log_softmax(-1)
+        if self.targets is None:
+            self.targets = self._targets(log_probs)
+        is_asked = self.targets != IGNORED_LABEL
+        losses = -log_probs.gather(-1, self.targets.clamp(min=0).unsqueeze(-1))[:, 0]
+        self.losses.append(float(losses[is_asked].mean()) if is_asked.any() else 0.0)
+        self.best.append(log_probs.topk(min(_MOST_PROBABLE[self.kind], log_probs.size(-1))))
 
-    def _true(self, logs: Tensor) -> Tensor:
+    def _targets(self, log_probs: Tensor) -> Tensor:
         """Returns the label of each position: the true one, or the prediction of the model."""
-        labels, predicted = self.given.labels, logs.argmax(-1)
+        labels, predicted = self.model_input.labels, log_probs.argmax(-1)
         if labels is None or labels.is_floating_point():  # of several classes at once
             self.is_known = False
             return predicted
-        true = labels.cpu().view(-1).long()
+        targets = labels.cpu().view(-1).long()
         if self.is_causal:  # the label of the next position
-            true = F.pad(true[1:], (0, 1), value=IGNORED_LABEL)
-        return true if self.is_known else predicted.where(true != IGNORED_LABEL, true)
+            targets = F.pad(targets[1:], (0, 1), value=IGNORED_LABEL)
+        return targets if self.is_known else predicted.where(targets != IGNORED_LABEL, targets)
 
     def payload(self) -> dict[str, Any]:
         """Returns all outputs, each time that of the whole model first."""
         truth = "what is true" if self.is_known else "what the whole model says"
-        found = {"kind": self.kind, "is_known": self.is_known, "losses": self.losses}
+        payload = {"kind": self.kind, "is_known": self.is_known, "losses": self.losses}
         if self.kind == "numbers":
             measure = f"Loss: squared difference to {truth}"
-            return {**found, "measure": measure, "numbers": self.numbers}
-        assert self.true is not None
+            return {**payload, "measure": measure, "numbers": self.numbers}
+        assert self.targets is not None
         if self.kind == "classes":
             names = getattr(self.model.config, "id2label", None) or {}
         else:
-            names = list(self.given.stacks.values())[-1].names
+            names = list(self.model_input.stacks.values())[-1].names
         ids = torch.stack([best.indices for best in self.best])  # (passes, positions, best)
         shares = torch.stack([best.values.exp() for best in self.best])
         # Of a large vocabulary the page has the names alone that it shows, with numbers of its own.
-        used, numbers = torch.cat([ids.flatten(), self.true.clamp(min=0)]).unique(
-            return_inverse=True
-        )
-        own_ids, true = numbers.split([ids.numel(), self.true.numel()])
+        shown_ids = torch.cat([ids.flatten(), self.targets.clamp(min=0)])
+        shown_ids, numbers = shown_ids.unique(return_inverse=True)
+        page_ids, page_targets = numbers.split([ids.numel(), self.targets.numel()])
         return {
-            **found,
+            **payload,
             "measure": f"Loss: mean of −log p of {truth}, in nats",
-            "is_next": self.is_pair or self.is_causal,
-            "over": list(self.given.stacks)[-1],
-            "names": [names.get(each, str(each)) for each in used.tolist()],
-            "ids": packed(own_ids.view(ids.shape).numpy(), "uint32"),
-            "shares": packed(shares.numpy()),
-            "true": true.masked_fill(self.true < 0, -1).tolist(),
+            "is_next": self.is_encoder_decoder or self.is_causal,
+            "over": list(self.model_input.stacks)[-1],
+            "names": [names.get(token, str(token)) for token in shown_ids.tolist()],
+            "ids": pack_array(page_ids.view(ids.shape).numpy(), "uint32"),
+            "shares": pack_array(shares.numpy()),
+            "true": page_targets.masked_fill(self.targets < 0, -1).tolist(),
         }
 
 
-def packed(array: np.ndarray, kind: str = "root") -> dict[str, Any]:
+def pack_array(array: np.ndarray, kind: str = "root") -> dict[str, Any]:
     """Packs an array for a browser: deflated and in base64, with its shape.
 
     Weights take a byte each, of the root of their share of the largest, so that small ones have
     finer steps; the byte of 0 is 128. Other kinds of NumPy stay as they are.
 
-    >>> packed(np.array([[1.0, 0.0], [0.25, 0.5]]))["shape"]
+    >>> pack_array(np.array([[1.0, 0.0], [0.25, 0.5]]))["shape"]
     [2, 2]
     """
     scale = float(np.abs(array).max(initial=0.0)) or 1.0

@@ -50,7 +50,7 @@ _STYLE = {
 }
 _MARKERS, _DASHES = "osD^vPX*", ("-", (0, (5, 1.5)), (0, (1.5, 1.5)), (0, (5, 1.5, 1, 1.5)))
 _CELLS_WITH_NUMBERS = 300  # of a heat map
-_LONG = 48  # letters of a cell whose lines are broken
+_LONG_CELL = 48  # letters of a cell whose lines are broken
 _FORMULA = re.compile(r"(?=.*([^\W\d]|[|(!=@]))[=+\-@\t\r]", re.DOTALL)  # to a spreadsheet
 
 
@@ -81,13 +81,14 @@ class Section:
         if self.table is not None:
             yield self.title, self.table
         for title, content in self.more.items():
-            inner = [Section("", table=content)] if isinstance(content, pd.DataFrame) else content
-            for section in inner if isinstance(inner, list) else []:
+            if isinstance(content, pd.DataFrame):
+                content = [Section("", table=content)]
+            for section in content if isinstance(content, list) else []:
                 for name, table in section.tables():
                     yield " ".join(filter(None, (self.title, title, name))), table
 
 
-def axes(columns: int = 1, height: float = 3.2, width: float = 5.2) -> Any:
+def subplots(columns: int = 1, height: float = 3.2, width: float = 5.2) -> Any:
     """Makes a figure with plots side by side, and returns both."""
     with matplotlib.rc_context(_STYLE):
         figure = Figure(figsize=(width, height), layout="constrained")
@@ -112,7 +113,7 @@ def heatmap(
     frame: pd.DataFrame, title: str, *, around_zero: bool = False, digits: int = 2
 ) -> Figure:
     """Draws a table as coloured cells with numbers, with one colour or with two around zero."""
-    figure, (plot,) = axes(height=0.8 + 0.3 * len(frame))
+    figure, (plot,) = subplots(height=0.8 + 0.3 * len(frame))
     values = frame.to_numpy(float)
     limit = float(np.abs(values[np.isfinite(values)]).max(initial=0)) or 1.0
     low, colours = (-limit, "RdBu_r") if around_zero else (0.0, "Blues")
@@ -134,14 +135,13 @@ def forest(table: pd.DataFrame, label: str, colours: Sequence[str], width: float
 
     Points are filled in rows that are `significant`.
     """
-    figure, (plot,) = axes(height=0.9 + 0.3 * len(table), width=width)
-    at = range(len(table))
+    figure, (plot,) = subplots(height=0.9 + 0.3 * len(table), width=width)
+    rows = range(len(table))
     plot.axvline(0, color="#777777", linewidth=1.2)
-    plot.hlines(at, table["low"], table["high"], color=colours, linewidth=2)
-    pairs = zip(colours, table["significant"], strict=True)
-    filled = [colour if is_filled else "white" for colour, is_filled in pairs]
-    plot.scatter(table["value"], at, c=filled, edgecolors=colours, zorder=3)
-    plot.set_yticks(at, table.index)
+    plot.hlines(rows, table["low"], table["high"], color=colours, linewidth=2)
+    filled = np.where(table["significant"], colours, "white")
+    plot.scatter(table["value"], rows, c=filled, edgecolors=colours, zorder=3)
+    plot.set_yticks(rows, table.index)
     plot.set_ylim(len(table) - 0.5, -0.5)
     plot.grid(visible=False, axis="y")
     plot.locator_params(axis="x", nbins=5)
@@ -180,41 +180,39 @@ def format_count(value: float) -> str:
     return EngFormatter(sep="")(float(f"{value:.3g}"))
 
 
-def write_page(path: Path, title: str, says: str, sections: Sequence[Section]) -> None:
+def write_page(path: Path, title: str, summary: str, sections: Sequence[Section]) -> None:
     """Writes a page, and its tables as CSV into the folder `tables` beside it.
 
     Args:
         path: of the HTML file.
         title: of the page.
-        says: the finding, in a sentence or two, which is read first; a line is a paragraph.
+        summary: the finding, in a sentence or two, which is read first; a line is a paragraph.
         sections: in their order.
     """
-    loader = jinja2.FileSystemLoader(Path(__file__).parent)
     environment = jinja2.Environment(
-        loader=loader,
+        loader=jinja2.FileSystemLoader(Path(__file__).parent),
         autoescape=True,
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    for name, function in (("image", _as_image), ("table", _as_table), ("csv", _as_link)):
-        environment.filters[name] = function
-    environment.filters |= {"about": _about, "file": _file_name}
+    environment.filters |= {"image": _image_address, "alt_text": _alt_text}
+    environment.filters |= {"table": _table_html, "csv": _csv_address, "csv_name": _csv_name}
     template = environment.get_template("page.html.jinja")
-    html = template.render(title=title, says=says.splitlines(), sections=sections)
+    html = template.render(title=title, summary=summary.splitlines(), sections=sections)
     for section in sections:
         for name, table in section.tables():
-            write_text(path.parent / "tables" / _file_name(name), _as_csv(table))
+            write_text(path.parent / "tables" / _csv_name(name), _csv_text(table))
     write_text(path, html)
 
 
-def _file_name(title: str) -> str:
+def _csv_name(title: str) -> str:
     return (re.sub(r"[^\w.+-]+", "-", title.lower()).strip("-.")[:100] or "table") + ".csv"
 
 
 # --- figures ----------------------------------------------------------------------------------
 
 
-def _as_image(figure: Figure) -> str:
+def _image_address(figure: Figure) -> str:
     """Returns the address of a figure as an image, whose ids and styles stay out of the page."""
     buffer = io.BytesIO()
     with matplotlib.rc_context(_STYLE):
@@ -222,7 +220,7 @@ def _as_image(figure: Figure) -> str:
     return f"data:image/svg+xml;base64,{base64.b64encode(buffer.getvalue()).decode()}"
 
 
-def _about(figure: Figure) -> str:
+def _alt_text(figure: Figure) -> str:
     """Says what a figure shows, for those who do not see it: its titles, or its axes' names."""
     return "; ".join(
         plot.get_title(loc="left") or plot.get_ylabel() or plot.get_xlabel() for plot in figure.axes
@@ -232,13 +230,13 @@ def _about(figure: Figure) -> str:
 # --- tables -----------------------------------------------------------------------------------
 
 
-def _as_table(frame: pd.DataFrame) -> Markup:
+def _table_html(frame: pd.DataFrame) -> Markup:
     """Writes a table as HTML; pandas escapes its texts."""
-    shown = frame.map(_shown)
+    shown = frame.map(_format_cell)
     levels = shown.index.nlevels
     shown = shown.rename_axis(index=[None] * levels, columns=frame.index.names[-1])
     # Numbers stand right and keep their lines; texts stand left, and their lines are broken.
-    is_long = shown.map(lambda cell: max(map(len, cell.split("\n"))) > _LONG).any(axis=None)
+    is_long = shown.map(lambda cell: max(map(len, cell.split("\n"))) > _LONG_CELL).any(axis=None)
     are_texts = is_long or shown.iloc[:, 0].str[:1].str.isalpha().mean() > 0.5
     with pd.option_context("display.max_colwidth", None):
         # Without formatters of our own pandas would write the ends of lines as \n.
@@ -247,7 +245,7 @@ def _as_table(frame: pd.DataFrame) -> Markup:
     return Markup(html)
 
 
-def _shown(cell: Any) -> str:
+def _format_cell(cell: Any) -> str:
     """Writes a cell as the page shows it; the CSV has all digits."""
     if isinstance(cell, str):
         return cell
@@ -259,16 +257,16 @@ def _shown(cell: Any) -> str:
     return format_number(cell, 0) if is_whole else f"{cell:#.3g}".rstrip(".").replace("-", "−")
 
 
-def _as_csv(frame: pd.DataFrame) -> str:
+def _csv_text(frame: pd.DataFrame) -> str:
     """Writes a table as CSV; texts that a spreadsheet would run as a formula get an apostrophe."""
 
-    def plain(cell: Any) -> Any:
+    def escape(cell: Any) -> Any:
         if isinstance(cell, str) and _FORMULA.match(cell):
             return f"'{cell}"
         return cell
 
-    return frame.map(plain).rename(index=plain, columns=plain).to_csv()
+    return frame.map(escape).rename(index=escape, columns=escape).to_csv()
 
 
-def _as_link(frame: pd.DataFrame) -> str:
-    return f"data:text/csv;base64,{base64.b64encode(_as_csv(frame).encode('utf-8-sig')).decode()}"
+def _csv_address(frame: pd.DataFrame) -> str:
+    return f"data:text/csv;base64,{base64.b64encode(_csv_text(frame).encode('utf-8-sig')).decode()}"

@@ -14,13 +14,13 @@ from headwise import models
 from headwise.data.tokenizers import read_tokenizer, token_names
 from headwise.ops import IGNORED_LABEL
 from headwise.pretrained.gates import load_gates
-from headwise.pretrained.head_gates import NAME
+from headwise.pretrained.head_gates import CHILD
 from headwise.pretrained.pruning import HEADS_LEFT, load_pruned
 from headwise.tasks.scores import spread
 from headwise.tasks.task import Positions
 
-_HIDDEN = 7  # one token in so many is hidden from a masked language model
-_UNSET = 10**9  # tokenizers that know no limit say 10³⁰
+_HIDDEN_ONE_IN = 7  # one token in so many is hidden from a masked language model
+_NO_LIMIT = 10**9  # tokenizers that know no limit say 10³⁰
 
 
 def open_plain(name: str | Path) -> tuple[PreTrainedModel, PreTrainedTokenizerFast]:
@@ -35,12 +35,14 @@ def open_plain(name: str | Path) -> tuple[PreTrainedModel, PreTrainedTokenizerFa
     folder, source = Path(name), str(name)
     try:
         config = AutoConfig.from_pretrained(source)
-        named = (config.architectures or [""])[0]
+        class_name = (config.architectures or [""])[0]
         modules = (models.text, models.speech, transformers)
-        there = (getattr(module, named, None) for module in modules)
-        kind: Any = next(filter(None, there), AutoModel)
-        is_pruned = hasattr(config, HEADS_LEFT)
-        model = load_pruned(kind, source) if is_pruned else kind.from_pretrained(source)
+        classes = (getattr(module, class_name, None) for module in modules)
+        model_class: Any = next(filter(None, classes), AutoModel)
+        if hasattr(config, HEADS_LEFT):
+            model = load_pruned(model_class, source)
+        else:
+            model = model_class.from_pretrained(source)
     except Exception as error:  # transformers, its hub client and the Rust library raise anything
         where = "cannot be read" if folder.is_dir() else "is no folder, and no name on the hub"
         raise ValueError(f"{name} {where} that gives a model of transformers: {error}") from error
@@ -59,16 +61,16 @@ def open_plain(name: str | Path) -> tuple[PreTrainedModel, PreTrainedTokenizerFa
 
 def _holds_gates(file: Path) -> bool:
     with safe_open(file, "pt") as tensors:
-        return any(f"{NAME}.system." in name for name in tensors.keys())  # noqa: SIM118
+        return any(f"{CHILD}.system." in name for name in tensors.keys())  # noqa: SIM118
 
 
 def check_finite(model: nn.Module, name: str | Path) -> None:
     """Raises `ValueError` if weights of a model are not finite: then it computes nothing."""
-    for of, parameter in model.named_parameters():
+    for parameter_name, parameter in model.named_parameters():
         if not parameter.isfinite().all():
             raise ValueError(
-                f"{name} has weights that are not finite, the first in {of}, so that its heads "
-                f"compute nothing: leave it out, or train it again with a smaller "
+                f"{name} has weights that are not finite, the first in {parameter_name}, so that "
+                f"its heads compute nothing: leave it out, or train it again with a smaller "
                 f"training.learning_rate"
             )
 
@@ -79,17 +81,16 @@ def text_task(model: nn.Module) -> str:
     Raises:
         ValueError: the model reads no texts, or its decoder writes none.
     """
-    kind = type(model)
     is_pair = getattr(getattr(model, "config", None), "is_encoder_decoder", False)
     writes = getattr(model, "can_generate", bool)()
     if getattr(model, "main_input_name", "input_ids") != "input_ids" or (is_pair and not writes):
         raise ValueError(
-            f"model is a {kind.__name__}, expected one that reads texts (input_ids), and whose "
-            f"decoder, if it has one, writes them, such as a ForConditionalGeneration"
+            f"model is a {type(model).__name__}, expected one that reads texts (input_ids), and "
+            f"whose decoder, if it has one, writes them, such as a ForConditionalGeneration"
         )
     if writes:
         return "translation" if is_pair else "language-modelling"
-    names = " ".join(f"{base.__name__} " for base in kind.__mro__)
+    names = " ".join(f"{base.__name__} " for base in type(model).__mro__)
     if "MaskedLM " in names:
         return "masked-language-modelling"
     return "classification" if "SequenceClassif" in names else ""
@@ -98,18 +99,22 @@ def text_task(model: nn.Module) -> str:
 def longest_input(model: nn.Module, tokenizer: Any) -> int | None:
     """Returns how many tokens a model reads at most; None if nothing limits it."""
     config = getattr(model, "config", None)
-    named = (getattr(config, name, None) for name in ("max_positions", "max_position_embeddings"))
-    positions: int = next(filter(None, named), _UNSET)
+    limits = (getattr(config, name, None) for name in ("max_positions", "max_position_embeddings"))
+    positions: int = next(filter(None, limits), _NO_LIMIT)
     embedding = getattr(getattr(model, "base_model", None), "embeddings", None)
     padding = getattr(getattr(embedding, "position_embeddings", None), "padding_idx", None)
     if padding is not None:
         positions -= padding + 1  # RoBERTa counts positions from behind that one
-    most: int = min(positions, tokenizer.model_max_length)
-    return most if most < _UNSET else None
+    longest: int = min(positions, tokenizer.model_max_length)
+    return longest if longest < _NO_LIMIT else None
 
 
 def text_batch(
-    model: nn.Module, tokenizer: Any, text: str, target: str | None = None, *, into: Any = None
+    model: nn.Module,
+    tokenizer: Any,
+    text: str,
+    target: str | None = None,
+    target_tokenizer: Any = None,
 ) -> dict[str, Tensor]:
     """Returns a text as a batch of one: keyword arguments of a model's forward.
 
@@ -121,7 +126,7 @@ def text_batch(
         tokenizer: its tokenizer.
         text: what the encoder, or the only stack, reads; a tab divides two texts for a classifier.
         target: a translation, for an encoder-decoder model.
-        into: the tokenizer of translations, if it is another one.
+        target_tokenizer: the tokenizer of translations, if it is another one.
 
     Raises:
         ValueError: the text has no token.
@@ -135,12 +140,13 @@ def text_batch(
     if task == "language-modelling":
         batch["labels"] = batch["input_ids"]
     elif task == "translation" and target is not None:
-        batch["labels"] = (into or tokenizer)(text_target=[target], **options)["input_ids"]
+        target_tokenizer = target_tokenizer or tokenizer
+        batch["labels"] = target_tokenizer(text_target=[target], **options)["input_ids"]
     for name in ("input_ids", "labels"):
         if name in batch and not batch[name].numel():
             raise ValueError(f"the text {text!r} has no token, expected one at least")
     device = next(model.parameters()).device
-    return with_decoder_inputs(model, {name: each.to(device) for name, each in batch.items()})
+    return with_decoder_inputs(model, {name: x.to(device) for name, x in batch.items()})
 
 
 def with_decoder_inputs(model: Any, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -160,32 +166,31 @@ def hide_words(batch: Mapping[str, Tensor], tokenizer: Any) -> dict[str, Tensor]
     labels = torch.full_like(ids, IGNORED_LABEL)
     special = torch.tensor([*tokenizer.all_special_ids], device=ids.device)
     words = (~torch.isin(ids[0], special)).nonzero()[:, 0].tolist()
-    hidden = spread(words[len(words) // (2 * _HIDDEN) :], -(-len(words) // _HIDDEN))
+    hidden = spread(words[len(words) // (2 * _HIDDEN_ONE_IN) :], -(-len(words) // _HIDDEN_ONE_IN))
     labels[0, hidden] = ids[0, hidden]
     ids[0, hidden] = tokenizer.mask_token_id
     return {**batch, "input_ids": ids, "labels": labels}
 
 
 def describe_text(
-    tokenizer: Any = None, into: Any = None
+    tokenizer: Any = None, target_tokenizer: Any = None
 ) -> Callable[[Mapping[str, Tensor]], dict[str, Positions]]:
     """Returns a function that names the tokens of a batch in each stack, like `Task.describe`.
 
-    The only stack of a model is called encoder. Without a tokenizer the names are numbers; `into`
-    is the tokenizer of the decoder, if it has another one. A batch without tokens has positions
-    alone.
+    The only stack of a model is called encoder. Without a tokenizer the names are numbers;
+    `target_tokenizer` is that of the decoder, if it has another one. A batch without tokens has
+    positions alone.
     """
     names = {} if tokenizer is None else token_names(tokenizer)
-    of_decoder = names if into is None else token_names(into)
+    target_names = names if target_tokenizer is None else token_names(target_tokenizer)
 
     def describe(batch: Mapping[str, Tensor]) -> dict[str, Positions]:
-        found = {}
-        if "input_ids" in batch:
-            found["encoder"] = Positions(batch["input_ids"].shape, batch["input_ids"], names)
-        if "decoder_input_ids" in batch:
-            read = batch["decoder_input_ids"]
-            found["decoder"] = Positions(read.shape, read, of_decoder)
-        number, time = next(iter(batch.values())).shape[:2]
-        return found or {"encoder": Positions((number, time))}
+        stacks = {}
+        if (ids := batch.get("input_ids")) is not None:
+            stacks["encoder"] = Positions(ids.shape, ids, names)
+        if (ids := batch.get("decoder_input_ids")) is not None:
+            stacks["decoder"] = Positions(ids.shape, ids, target_names)
+        batch_size, time = next(iter(batch.values())).shape[:2]
+        return stacks or {"encoder": Positions((batch_size, time))}
 
     return describe

@@ -22,15 +22,15 @@ from headwise.files import remove, write_text, written_whole
 from headwise.models.parameters import freeze_all_but
 from headwise.recipes.document import Change, RecipeError
 from headwise.recipes.recipe import SYSTEM, Recipe, RecipeFile, task_class
+from headwise.runs import tuning
 from headwise.runs.folder import check_inputs, check_run_folder, init_run_folder, locked, read_model
-from headwise.runs.launching import Launcher, Run, threads_of, train_all
+from headwise.runs.launching import Launcher, Run, threads_per_run, train_all
 from headwise.runs.names import COMPARISON, ENCODER, MODEL, TRIES
 from headwise.runs.run import batches
-from headwise.runs.tuning import Grid, check_grid, choose, combinations, in_words, name_of, of_try
 from headwise.tasks.task import Task
 from headwise.training.console import say
 
-_RECIPE = "comparison.yaml"  # of a comparison's folder, in place of recipe.yaml
+_RECIPE_FILE = "comparison.yaml"  # of a comparison's folder, in place of recipe.yaml
 TOLERANCE = 0.005  # of --match: the largest relative difference in the number of parameters
 Times = dict[str, dict[str, OverRounds]]
 
@@ -44,7 +44,7 @@ def plan_comparison(
     *,
     datasets: Sequence[str] = (),
     match: bool = False,
-    grid: Grid | None = None,
+    grid: tuning.Grid | None = None,
 ) -> "list[DatasetComparison]":
     """Reads all data that are compared on, so that an error shows before anything is trained.
 
@@ -64,21 +64,21 @@ def plan_comparison(
     """
     file.check_comparable()
     names: list[str | None] = [*datasets] or [None]
-    if not all(file.system(of, name).evaluation.test for of in systems for name in names):
+    if not all(file.system(system, name).evaluation.test for system in systems for name in names):
         raise RecipeError("evaluation.test is false, expected true: test scores are compared")
-    if grid:
-        check_grid(grid, file, systems, names, match=match)
-    planned = []
+    grid = grid or {}
+    tuning.check_grid(grid, file, systems, names, match=match)
+    comparisons = []
     for name in names:
         say(console, f"reading {name or 'the data'}", "dim")
-        of = DatasetComparison(file, systems, seeds, folder / (name or ""), name, grid or {})
-        of.read_data()
-        say(console, "\n".join(format_facts(of.task.facts)), "dim")
+        comparison = DatasetComparison(file, systems, seeds, folder / (name or ""), name, grid)
+        comparison.read_data()
+        say(console, "\n".join(format_facts(comparison.task.facts)), "dim")
         for system in systems[1:] if match else ():
-            of.match(system)
-            say(console, f"{system}: {of.matched[system]}", "dim")
-        planned.append(of)
-    return planned
+            comparison.match(system)
+            say(console, f"{system}: {comparison.matched[system]}", "dim")
+        comparisons.append(comparison)
+    return comparisons
 
 
 @dataclass
@@ -90,24 +90,24 @@ class DatasetComparison:
     seeds: Sequence[int]
     folder: Path
     dataset: str | None
-    grid: Grid
+    grid: tuning.Grid
     task: Task = field(init=False)  # the data, as all systems read them
-    matched: dict[str, str] = field(default_factory=dict)  # the new widths of a system, in words
+    matched: dict[str, str] = field(default_factory=dict)  # the new widths of a system, as a text
     tuned: dict[str, Tries] = field(default_factory=dict)
     # Matched widths and tuned values, as changes to the recipe of each system.
     changes: dict[str, list[Change]] = field(default_factory=dict)
 
     def read_data(self) -> None:
         """Reads the data; raises `FolderError` if the folder holds something else."""
-        check_run_folder(self.folder, self.recipe_of(None), _RECIPE)
-        recipes = [self.recipe_of(system) for system in (*self.systems, None)]
-        starts = [r for r in recipes if r.pretrained is not None and SYSTEM not in r.pretrained]
+        check_run_folder(self.folder, self.system_recipe(None), _RECIPE_FILE)
+        recipes = [self.system_recipe(system) for system in (*self.systems, None)]
+        pretrained = [r for r in recipes if r.pretrained is not None and SYSTEM not in r.pretrained]
         # All data are encoded as by the model that one of them starts from, or has become.
-        finished = next(iter(sorted(self.folder.glob(f"*/{MODEL}"))), None)
-        self.task = task_class(recipes[0].task)([*starts, *recipes][0], finished)
-        self._shares_encoder = bool(starts)
+        finished_model = next(iter(sorted(self.folder.glob(f"*/{MODEL}"))), None)
+        self.task = task_class(recipes[0].task)([*pretrained, *recipes][0], finished_model)
+        self._shares_encoder = bool(pretrained)
 
-    def recipe_of(self, system: str | None, changes: Sequence[Change] = ()) -> Recipe:
+    def system_recipe(self, system: str | None, changes: Sequence[Change] = ()) -> Recipe:
         """Returns the recipe of a system, with the values that were matched and tuned."""
         return self.file.system(
             system, self.dataset, [*self.changes.get(system or "", ()), *changes]
@@ -121,31 +121,31 @@ class DatasetComparison:
         """
 
         def count(system: str, changes: Sequence[Change] = ()) -> int:
-            config = self.task.config(self.recipe_of(system, changes), self.task)
+            config = self.task.config(self.system_recipe(system, changes), self.task)
             with torch.device("meta"):  # its model takes no memory
                 return count_parameters(self.task.model_class(config))
 
-        def of_widths(embed_dim: int, ffn_dim: int) -> list[Change]:
+        def width_changes(embed_dim: int, ffn_dim: int) -> list[Change]:
             return [(("model", "embed_dim"), embed_dim), (("model", "ffn_dim"), ffn_dim)]
 
-        config, target = self.task.config(self.recipe_of(system), self.task), count(self.systems[0])
-        widths = config.embed_dim, config.ffn_dim
+        config = self.task.config(self.system_recipe(system), self.task)
+        sizes, target = (config.embed_dim, config.ffn_dim, config.num_heads), count(self.systems[0])
         try:
-            found = match_parameters(
-                *widths, config.num_heads, target, lambda *new: count(system, of_widths(*new))
+            matched = match_parameters(
+                *sizes, target, lambda *widths: count(system, width_changes(*widths))
             )
         except ValueError as error:
             raise ValueError(f"--match parameters: {system}: {error}") from None
-        self.changes[system] = of_widths(*found)
-        words, number = in_words(self.changes[system]), count(system)
-        self.matched[system] = f"{words}: {number:,} parameters ({number / target - 1:+.2%})"
+        self.changes[system] = width_changes(*matched)
+        text, number = tuning.format_values(self.changes[system]), count(system)
+        self.matched[system] = f"{text}: {number:,} parameters ({number / target - 1:+.2%})"
 
     def tries(self) -> list[Run]:
         """Returns the tries of all systems."""
         return [
-            self._run(f"{TRIES}/{system}/{name_of(each)}", system, of_try(each))
+            self._run(f"{TRIES}/{system}/{tuning.try_name(each)}", system, tuning.try_changes(each))
             for system in self.systems
-            for each in combinations(self.grid)
+            for each in tuning.combinations(self.grid)
         ]
 
     def next_runs(self, console: Console) -> list[Run]:
@@ -159,12 +159,13 @@ class DatasetComparison:
         for system in self.systems if tries else ():
             label = f"{self.dataset} {system}" if self.dataset else system
             results = [run.result() for run in tries if run.recipe.system == system]
-            self.tuned[system] = found = choose(label, self.grid, filter(None, results))
-            chosen, best = combinations(self.grid)[found.chosen], found.tries[found.chosen]
-            self.changes[system] = [*self.changes.get(system, ()), *chosen]
-            loss = f"validation loss {best.validation_loss:.4g}, the best of {len(results)} tries"
-            say(console, f"{label}: {in_words(chosen)}, {loss}", "dim")
-            for note in found.notes:
+            self.tuned[system] = choice = tuning.choose(label, self.grid, filter(None, results))
+            values = tuning.combinations(self.grid)[choice.chosen]
+            self.changes[system] = [*self.changes.get(system, ()), *values]
+            loss = f"validation loss {choice.tries[choice.chosen].validation_loss:.4g}"
+            text = f"{tuning.format_values(values)}, {loss}, the best of {len(results)} tries"
+            say(console, f"{label}: {text}", "dim")
+            for note in choice.notes:
                 say(console, f"{label}: {note}", "yellow")
         return [
             self._run(f"{system}-seed{seed}", system, [(("training", "seed"), seed)])
@@ -173,12 +174,12 @@ class DatasetComparison:
         ]
 
     def _run(self, name: str, system: str, changes: Sequence[Change]) -> Run:
-        return Run(self.folder / name, self.recipe_of(system, changes), self.task)
+        return Run(self.folder / name, self.system_recipe(system, changes), self.task)
 
     def init_folders(self, runs: list[Run]) -> list[Run]:
         """Makes the folders of runs; the caller has locked the folder of the comparison."""
         # Other systems and seeds may join later, but on the same data and vocabularies.
-        init_run_folder(self.folder, self.recipe_of(None), _RECIPE)
+        init_run_folder(self.folder, self.system_recipe(None), _RECIPE_FILE)
         check_inputs(self.folder, self.task.content_hash())
         for run in runs:
             init_run_folder(run.folder, run.recipe)
@@ -188,6 +189,47 @@ class DatasetComparison:
                     partial.mkdir()
                     self.task.save(partial)
         return runs
+
+    def describe(self, runs: Sequence[Run], command: str, times: Times) -> Compared:
+        """Returns what `comparison.json` says."""
+        recipe = self.system_recipe(self.systems[0])
+        has_both = recipe.title and self.dataset
+        title = f"{recipe.title}, {self.dataset}" if has_both else recipe.display_name
+        return Compared(
+            title=f"{title}: {', '.join(self.systems)}",
+            task=recipe.task,
+            loss_name=self.task.loss_unit,
+            item_name=self.task.item_name,
+            systems={name: self.file.recipe.systems[name].description for name in self.systems},
+            runs={run.folder.name: run.recipe.system for run in runs},
+            matched=self.matched,
+            tuning=self.tuned,
+            facts=self.task.facts,
+            recipe=self.file.yaml(),
+            command=command,
+            versions=versions(),
+            machine=machine(),
+            **times,
+        )
+
+    def measure_times(self, runs: Sequence[Run]) -> Times:
+        """Measures the times of the first run of each system, in turns with the others."""
+        first_runs = {run.recipe.system: run for run in reversed(runs)}
+        models = {name: read_model(first_runs[name].folder) for name in self.systems}
+        times = {"decoding_times": relative_decoding_times(models)}
+        settings = {name: first_runs[name].recipe.training for name in self.systems}
+        baseline = settings[self.systems[0]]
+        if baseline.train == "nothing":
+            return times  # there is no step of the baseline to compare with
+        trained = {name: models[name] for name in models if settings[name].train != "nothing"}
+        for name, model in trained.items():
+            freeze_all_but(model, settings[name].train)
+        samples = [
+            {key: tensor.to(model.device) for key, tensor in batch.items()}
+            for batch in islice(batches(self.task, "train", baseline, seed=0), 3)
+        ]
+        rules = {name: training.rules for name, training in settings.items()}
+        return {**times, "step_times": relative_step_times(trained, rules, samples)}
 
 
 def match_parameters(
@@ -213,30 +255,30 @@ def match_parameters(
     # on both sides: a system may need one that more than the number of heads divides.
     low, high = sorted([embed_dim * target / start, embed_dim * (target / start) ** 0.5])
     first, last = max(1, int(low // num_heads) - 4), int(high // num_heads) + 4
-    found = []
+    candidates = []
     for width in range(num_heads * first, num_heads * last + 1, num_heads):
         try:
             small, large = count(width, ffn_dim), count(width, 2 * ffn_dim)
-            inner = ffn_dim
+            hidden = ffn_dim
             if large > small:  # else the plan sets the width of every feed-forward
-                wanted = ffn_dim + ffn_dim * (target - small) / (large - small)
-                inner = max(1, round(wanted / num_heads)) * num_heads
-            if abs(count(width, inner) / target - 1) <= TOLERANCE:
-                ratio = (inner / ffn_dim) / (width / embed_dim)
-                found.append((max(ratio, 1 / ratio), width, inner))
+                exact = ffn_dim + ffn_dim * (target - small) / (large - small)
+                hidden = max(1, round(exact / num_heads)) * num_heads
+            if abs(count(width, hidden) / target - 1) <= TOLERANCE:
+                ratio = (hidden / ffn_dim) / (width / embed_dim)
+                candidates.append((max(ratio, 1 / ratio), width, hidden))
         except ValueError:
             continue  # a system needs other widths
-    if not found:
+    if not candidates:
         raise ValueError(
             f"no width near {embed_dim} gives {target:,} parameters within {TOLERANCE:.1%}: the "
             f"model has {start:,} at embed_dim {embed_dim} and ffn_dim {ffn_dim}; choose sizes for "
             f"it in the recipe, or compare without --match"
         )
-    return min(found)[1:]
+    return min(candidates)[1:]
 
 
 def run_comparison(
-    planned: Sequence[DatasetComparison],
+    comparisons: Sequence[DatasetComparison],
     folder: Path,
     command: str,
     console: Console,
@@ -247,7 +289,7 @@ def run_comparison(
     """Trains every system with every seed under one budget, and returns the runs.
 
     Args:
-        planned: the result of `plan_comparison` for the folder.
+        comparisons: the result of `plan_comparison` for the folder.
         folder: of the comparison.
         command: that reproduces the comparison.
         console: for bars and notes.
@@ -265,69 +307,30 @@ def run_comparison(
     def remove_weights_of_tries() -> None:
         for run in tries:
             if run.result():  # no run starts from its weights
-                for used in (run.folder / MODEL, *run.folder.glob("checkpoint-*")):
-                    remove(used)
+                for path in (run.folder / MODEL, *run.folder.glob("checkpoint-*")):
+                    remove(path)
 
     def write_results(*, is_last: bool = False) -> None:
-        if not any(run.result() for of_data in runs for run in of_data):
+        if not any(run.result() for run in all_runs):
             return
-        for of, of_data in zip(planned, runs, strict=True):
+        for comparison, runs in zip(comparisons, runs_by_data, strict=True):
             # Runs at work would disturb measurements of times.
-            found = _compared(of, of_data, command, _times(of, of_data) if is_last else {})
-            write_text(of.folder / COMPARISON, found.model_dump_json(indent=1))
-            write(of.folder)
+            times = comparison.measure_times(runs) if is_last else {}
+            document = comparison.describe(runs, command, times).model_dump_json(indent=1)
+            write_text(comparison.folder / COMPARISON, document)
+            write(comparison.folder)
 
     with locked(folder):
-        tries = [run for of in planned for run in of.init_folders(of.tries())]
+        tries = [run for each in comparisons for run in each.init_folders(each.tries())]
         train_all(tries, console, launcher, after_each=remove_weights_of_tries)
-        runs = [of.init_folders(of.next_runs(console)) for of in planned]
-        every = [run for of_data in runs for run in of_data]
-        train_all(every, console, launcher, after_each=write_results)
+        runs_by_data = [each.init_folders(each.next_runs(console)) for each in comparisons]
+        all_runs = [run for runs in runs_by_data for run in runs]
+        train_all(all_runs, console, launcher, after_each=write_results)
         say(console, "timing steps and generation", "dim")
         threads = torch.get_num_threads()
-        torch.set_num_threads(threads_of(launcher.jobs))  # as many as a run has had
+        torch.set_num_threads(threads_per_run(launcher.jobs))  # as many as a run has had
         try:
             write_results(is_last=True)
         finally:
             torch.set_num_threads(threads)
-    return every
-
-
-def _compared(of: DatasetComparison, runs: Sequence[Run], command: str, times: Times) -> Compared:
-    recipe = of.recipe_of(of.systems[0])
-    title = f"{recipe.title}, {of.dataset}" if recipe.title and of.dataset else recipe.display_name
-    return Compared(
-        title=f"{title}: {', '.join(of.systems)}",
-        task=recipe.task,
-        loss_name=of.task.loss_unit,
-        item_name=of.task.item_name,
-        systems={name: of.file.recipe.systems[name].description for name in of.systems},
-        runs={run.folder.name: run.recipe.system for run in runs},
-        matched=of.matched,
-        tuning=of.tuned,
-        facts=of.task.facts,
-        recipe=of.file.yaml(),
-        command=command,
-        versions=versions(),
-        machine=machine(),
-        **times,
-    )
-
-
-def _times(of: DatasetComparison, runs: Sequence[Run]) -> Times:
-    """Measures the times of the first run of each system, in turns with the others."""
-    first = {run.recipe.system: run for run in reversed(runs)}
-    models = {name: read_model(first[name].folder) for name in of.systems}
-    found = {"decoding_times": relative_decoding_times(models)}
-    settings = {name: first[name].recipe.training for name in of.systems}
-    if settings[of.systems[0]].train == "nothing":
-        return found  # there is no step of the baseline to compare with
-    learning = {name: model for name, model in models.items() if settings[name].train != "nothing"}
-    for name, model in learning.items():
-        freeze_all_but(model, settings[name].train)
-    some = [
-        {name: tensor.to(model.device) for name, tensor in batch.items()}
-        for batch in islice(batches(of.task, "train", settings[of.systems[0]], seed=0), 3)
-    ]
-    rules = {name: each.rules for name, each in settings.items()}
-    return {**found, "step_times": relative_step_times(learning, rules, some)}
+    return all_runs

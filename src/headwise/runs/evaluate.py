@@ -23,7 +23,8 @@ from headwise.models.modeling import HeadwiseModel
 from headwise.models.plan import system_class
 from headwise.pretrained.ablate import ablated
 from headwise.recipes.recipe import Evaluation, Recipe, task_class
-from headwise.runs.folder import MODEL, read_inputs, read_model, read_recipe, readable
+from headwise.runs.folder import read_inputs, read_model, read_recipe, readable
+from headwise.runs.names import MODEL
 from headwise.tasks.scores import Outcome, Score
 from headwise.tasks.task import Task
 from headwise.training.console import bars, say, say_begin
@@ -41,25 +42,25 @@ def evaluate(
             return [compute(batch) for batch in shown_bars.track(batches, task_id=bar)]
 
     say_begin(console, f"{label}: evaluation on {split} begins")
-    with as_evaluated(model, settings, console, label), evaluation_mode(model):
+    with applied_ablations(model, settings, console, label), evaluation_mode(model):
         outcome = task.evaluate(model, split, settings, map_with_bar)
     return outcome.model_copy(update={"content_hash": task.content_hash(split)})
 
 
 @contextmanager
-def as_evaluated(
+def applied_ablations(
     model: HeadwiseModel, settings: Evaluation, console: Console, label: str
 ) -> Iterator[None]:
     """While this context is open, the model computes with the ablations of the settings.
 
     Ablations of systems that the model lacks are told on the console, and change nothing.
     """
-    held = {type(system) for system in systems(model).values()}
-    fitting = {n: given for n, given in settings.ablation.items() if system_class(n) in held}
-    for name in settings.ablation.keys() - fitting.keys():
+    classes = {type(system) for system in systems(model).values()}
+    ablations = {n: value for n, value in settings.ablation.items() if system_class(n) in classes}
+    for name in settings.ablation.keys() - ablations.keys():
         text = f"the ablation of {name} changes nothing: {label} has no such system"
         say(console, text, style="yellow")
-    with ablated(model, fitting):
+    with ablated(model, ablations):
         yield
 
 
@@ -67,7 +68,7 @@ def check_ablations(
     model: HeadwiseModel, settings: Evaluation, console: Console, label: str
 ) -> None:
     """Raises `ValueError` if the model cannot compute with the ablations of the settings."""
-    with as_evaluated(model, settings, console, label):
+    with applied_ablations(model, settings, console, label):
         pass
 
 
@@ -84,8 +85,8 @@ def with_scores(
     scores: dict[str, list[Score]] = {}
     model = None
     for split in (TEST, *recipe.data.tests):
-        is_there = _outcome_file(folder, split).is_file() and not is_new
-        outcome = read_outcome(folder, split) if is_there else None
+        has_outcome = _outcome_file(folder, split).is_file() and not is_new
+        outcome = read_outcome(folder, split) if has_outcome else None
         if outcome is None or outcome.content_hash != task.content_hash(split):
             model = model or read_model(folder)
             label = folder.resolve().name
@@ -98,12 +99,12 @@ def with_scores(
 def _write_outcome(outcome: Outcome, folder: Path, split: str) -> None:
     """Writes the outcome of an evaluation, and its outputs and pictures as files of their own."""
     path = _outcome_file(folder, split)
-    end = path.stem.removeprefix("outcome")
+    suffix = path.stem.removeprefix("outcome")
     if outcome.outputs:
-        write_text(folder / f"outputs{end}.txt", "\n".join(outcome.outputs) + "\n")
+        write_text(folder / f"outputs{suffix}.txt", "\n".join(outcome.outputs) + "\n")
     for number, picture in enumerate(outcome.pictures, 1):
         name = re.sub(r"[^a-z0-9]+", "-", picture.title.lower()).strip("-")
-        write_bytes(folder / f"pictures{end}" / f"{number:02}-{name}.png", picture.bytes)
+        write_bytes(folder / f"pictures{suffix}" / f"{number:02}-{name}.png", picture.bytes)
     write_text(path, outcome.model_dump_json(indent=1))
 
 
@@ -132,16 +133,16 @@ class FinishedRun:
     def read_model(self) -> HeadwiseModel:
         """Returns the model of the run; raises `ValueError` if it was made for other data."""
         model = read_model(self.folder)
-        sizes, given = self.task.sizes(self.recipe, self.task), self.recipe.model_arguments
-        needed = type(model.config)(**{key: given.get(key, size) for key, size in sizes.items()})
+        sizes, arguments = self.task.sizes(self.recipe, self.task), self.recipe.model_arguments
+        config = type(model.config)(**{key: arguments.get(key, sizes[key]) for key in sizes})
         for key in sizes.keys() - {"max_length"}:  # it reads longer and shorter texts too
             name = "id2label" if key == "classes" else key
-            now, then = getattr(needed, name), getattr(model.config, name)
-            if now != then:
+            needed, trained = getattr(config, name), getattr(model.config, name)
+            if needed != trained:
                 raise ValueError(
-                    f"the data need a model whose {key} is {shown(now)}, but that of {self.folder} "
-                    f"is {shown(then)}; give the data that the run was trained on, without changes "
-                    f"on which the model depends"
+                    f"the data need a model whose {key} is {shown(needed)}, but that of "
+                    f"{self.folder} is {shown(trained)}; give the data that the run was trained "
+                    f"on, without changes on which the model depends"
                 )
         return model
 
@@ -180,7 +181,7 @@ def read_task(folder: Path, recipe: Recipe, console: Console) -> Task:
     return task
 
 
-def difference_of_runs(outcome: Outcome, other: Outcome) -> Estimate:
+def outcome_difference(outcome: Outcome, other: Outcome) -> Estimate:
     """Returns the difference of the first score of a run to that of another, over the items.
 
     Its interval and its p say whether these two runs differ. One run each cannot say how much of
@@ -193,14 +194,14 @@ def difference_of_runs(outcome: Outcome, other: Outcome) -> Estimate:
             f"expected scores that are computed alike; give both the same settings with "
             f"--set evaluation.KEY=VALUE"
         )
-    return contrast(Scores.of([first]), Scores.of([second]))
+    return contrast(Scores.from_runs([first]), Scores.from_runs([second]))
 
 
 def check_same_items(run: FinishedRun, other: FinishedRun) -> None:
     """Raises `ValueError` unless two runs are scored on the same items."""
     if run.task.content_hash(run.split) != other.task.content_hash(other.split):
-        of_both = " and ".join(str(each.task.facts[each.split]) for each in (run, other))
+        facts = " and ".join(str(each.task.facts[each.split]) for each in (run, other))
         raise ValueError(
             f"{run.folder} and {other.folder} are not scored on the same items, expected runs of "
-            f"the same task with equal data; their split {run.split} has {of_both}"
+            f"the same task with equal data; their split {run.split} has {facts}"
         )

@@ -42,7 +42,7 @@ from headwise.runs.names import (
 )
 
 # Recipes that differ in these keys alone are of the same run. Of data files the content counts.
-_NOT_OF_TRAINING = (
+_IGNORED_KEYS = (
     *("system:", "title:", "description:", "base:", "data.title:", "data.files.", "data.tests"),
     *("training.snapshots:", "training.report_to"),
 )
@@ -85,29 +85,29 @@ def init_run_folder(folder: Path, recipe: Recipe, name: str = RECIPE) -> None:
         FolderError: the folder holds a run of another recipe, or other things.
     """
     check_run_folder(folder, recipe, name)
-    stamp, now = folder / name, to_yaml(recipe)
-    if not stamp.is_file() or stamp.read_bytes() != now.encode():
+    path, text = folder / name, to_yaml(recipe)
+    if not path.is_file() or path.read_bytes() != text.encode():
         with locked(folder):  # another process may train there, before its first checkpoint
-            write_text(stamp, now)
+            write_text(path, text)
 
 
 def check_run_folder(folder: Path, recipe: Recipe, name: str = RECIPE) -> None:
     """Raises `FolderError` unless `init_run_folder` accepts the folder; writes nothing."""
-    stamp = folder / name
-    if stamp.is_file():
+    path = folder / name
+    if path.is_file():
         try:
-            lines = differences(stamp.read_text(encoding="utf-8"), to_yaml(recipe))
+            lines = differences(path.read_text(encoding="utf-8"), to_yaml(recipe))
         except ValueError as error:
-            raise FolderError(f"{stamp} cannot be read: {error}") from error
-        changed = [line for line in lines if not line.startswith(_NOT_OF_TRAINING)]
+            raise FolderError(f"{path} cannot be read: {error}") from error
+        changed = [line for line in lines if not line.startswith(_IGNORED_KEYS)]
         if changed and _is_trained(folder):
             raise FolderError(
                 f"{folder} holds a run of another recipe:\n  " + "\n  ".join(changed) + "\n"
                 "Use the recipe it was started with, another output folder, or remove this one."
             )
-    elif strangers := sorted(path.name for path in folder.glob("[!.]*")):
+    elif foreign := sorted(entry.name for entry in folder.glob("[!.]*")):
         raise FolderError(
-            f"{folder} holds other things ({', '.join(strangers[:3])}) and no {name}: use another "
+            f"{folder} holds other things ({', '.join(foreign[:3])}) and no {name}: use another "
             f"output folder"
         )
 
@@ -121,21 +121,21 @@ def check_inputs(folder: Path, *digests: str) -> None:
         FolderError: one of them has changed since the run, or the comparison, was started.
     """
     before = read_inputs(folder) if _is_trained(folder) else []
-    what = "data", "weights of model.pretrained"
-    for name, old, new in zip(what, before, digests, strict=False):
+    names = "data", "weights of model.pretrained"
+    for name, old, new in zip(names, before, digests, strict=False):
         if old != new:
             raise FolderError(
                 f"the {name} have changed since the run in {folder} was started: use another "
                 f"output folder"
             )
-    known = [*digests, *before[len(digests) :]]  # weights may be gone since
-    write_text(folder / INPUTS, "\n".join(known))
+    lines = [*digests, *before[len(digests) :]]  # weights may be gone since
+    write_text(folder / INPUTS, "\n".join(lines))
 
 
 def read_inputs(folder: Path) -> list[str]:
     """Returns the hashes of the data and weights of a run; none if it was never started."""
-    stamp = folder / INPUTS
-    return stamp.read_text(encoding="utf-8").splitlines() if stamp.is_file() else []
+    path = folder / INPUTS
+    return path.read_text(encoding="utf-8").splitlines() if path.is_file() else []
 
 
 def _is_trained(folder: Path) -> bool:
@@ -172,9 +172,9 @@ def read_model(folder: Path) -> Any:
     """
     if not (folder / MODEL).is_dir():
         raise FolderError(f"{folder} is not a finished run: it has no {MODEL}")
-    kind = task_class(read_recipe(folder).task).model_class
+    model_class = task_class(read_recipe(folder).task).model_class
     with readable(folder / MODEL):
-        model: Any = kind.from_pretrained(folder / MODEL)
+        model: Any = model_class.from_pretrained(folder / MODEL)
     return model.to("cuda" if torch.cuda.is_available() else "cpu").eval()
 
 

@@ -21,10 +21,10 @@ from rich.console import Console
 from headwise.analysis.results import RunResult
 from headwise.recipes.recipe import Recipe
 from headwise.runs.folder import distinct_names, read_result
-from headwise.runs.process import RunProcess, on_this_machine, train_command
+from headwise.runs.process import RunProcess, train_command, train_on_worker
 from headwise.runs.run import train_run
 from headwise.tasks.task import Task
-from headwise.training.console import StopSignal, bars, figures_of, last_progress, say
+from headwise.training.console import StopSignal, bars, format_losses, last_progress, say
 from headwise.training.trainer import Interrupted
 
 # Libraries read them when they are loaded; the last is for tokenizers.
@@ -92,35 +92,35 @@ def train_all(
     else:
         ends = _side_by_side(waiting, launcher, console)
     with closing(ends):
-        for name, why in ends:
+        for name, reason in ends:
             result = waiting[name].result()
             if result is None:
-                failures[name] = why or "its process has ended before the run did"
+                failures[name] = reason or "its process has ended before the run did"
                 say(console, f"{name} failed: {failures[name]}", "red")
             elif result.scores:  # a try of --tune has none
                 score = result.scores[0]
                 say(console, f"{name}: {score.name} {score.value:.{score.digits}f}")
             after_each()
     if failures:
-        reasons = "".join(f"\n  {name}: {why.splitlines()[0]}" for name, why in failures.items())
+        lines = [f"\n  {name}: {reason.splitlines()[0]}" for name, reason in failures.items()]
         raise RunsFailed(
             f"{len(failures)} of {len(runs)} runs failed, and the same command tries them "
-            f"again:{reasons}"
+            f"again:{''.join(lines)}"
         )
 
 
 def _one_by_one(waiting: Mapping[str, Run], console: Console) -> _Ends:
     """Trains runs in this process."""
     for name, run in waiting.items():
-        why = ""
+        reason = ""
         try:
             train_run(run.folder, console, task=run.task)
         except (ValueError, OSError) as error:  # which says how to mend it
-            why = str(error)
+            reason = str(error)
         except Exception as error:
-            why = "".join([*traceback.format_exception_only(error), traceback.format_exc()])
+            reason = "".join([*traceback.format_exception_only(error), traceback.format_exc()])
         gc.collect()  # the next run needs the memory of this one's model
-        yield name, why
+        yield name, reason
 
 
 def _side_by_side(runs: Mapping[str, Run], launcher: Launcher, console: Console) -> _Ends:
@@ -128,57 +128,57 @@ def _side_by_side(runs: Mapping[str, Run], launcher: Launcher, console: Console)
     ray, jobs = launcher.ray, launcher.jobs
     shares = _shares(jobs) if ray is None else [{}] * (len(runs) if jobs == 1 else jobs)
     waiting, at_work, is_stopping = list(runs), dict[str, Any](), False
-    with StopSignal() as signal, bars(console, transient=True) as shown:
+    with StopSignal() as signal, bars(console, transient=True) as display:
         try:
             while at_work or (waiting and not is_stopping):
                 while waiting and shares and not is_stopping:
                     name, share = waiting.pop(0), shares.pop(0)
-                    row = shown.add_task(name, total=None, figures="waits")
                     folder = runs[name].folder
                     arguments = train_command(folder, launcher.modules)
-                    at_work[name] = (
-                        RunProcess(arguments, folder, share)
-                        if ray is None
-                        else _RunTask(ray, arguments, folder),
-                        *(share, row),
-                    )
+                    if ray is None:
+                        process: Any = RunProcess(arguments, folder, share)
+                    else:
+                        process = _RunTask(ray, arguments, folder)
+                    bar = display.add_task(name, total=None, figures="waits")
+                    at_work[name] = process, share, bar
                     if not console.is_terminal:
                         say(console, f"{name}: waits for its first step")
                 time.sleep(0.5)
                 if signal.came and not is_stopping:
                     is_stopping = True
-                    for run, _, _ in at_work.values():
-                        run.stop()
-                for name, (run, share, row) in list(at_work.items()):
-                    if (why := run.end()) is not None:
+                    for process, _, _ in at_work.values():
+                        process.stop()
+                for name, (process, share, bar) in list(at_work.items()):
+                    if (reason := process.poll()) is not None:
                         del at_work[name]
                         shares.append(share)
-                        shown.remove_task(row)
+                        display.remove_task(bar)
                         if not is_stopping:
-                            yield name, why
-                    elif now := last_progress(runs[name].folder):
-                        known = {"total": now["total"], "figures": figures_of(now)}
-                        shown.update(row, completed=now["step"], **known)
+                            yield name, reason
+                    elif state := last_progress(runs[name].folder):
+                        step, total, figures = state["step"], state["total"], format_losses(state)
+                        display.update(bar, completed=step, total=total, figures=figures)
         except BaseException:  # a second Ctrl-C, or pages that cannot be written
-            for run, _, _ in at_work.values():
-                run.stop()
+            for process, _, _ in at_work.values():
+                process.stop()
             raise
     if is_stopping:
         raise Interrupted("the runs at work have written checkpoints")
 
 
-def threads_of(jobs: int) -> int:
+def threads_per_run(jobs: int) -> int:
     """Returns the number of CPU threads of each run, if so many share this machine."""
     return max(1, torch.get_num_threads() // jobs)
 
 
 def _shares(jobs: int) -> list[dict[str, str]]:
     """Returns the environments of runs that share the CPU threads and the GPUs of this machine."""
-    threads = dict.fromkeys(_THREADS, str(threads_of(jobs)))
+    threads = dict.fromkeys(_THREADS, str(threads_per_run(jobs)))
     visible = os.environ.get(_GPUS) or ",".join(map(str, range(torch.cuda.device_count())))
     gpus = visible.split(",")
-    own = [{_GPUS: gpus[job % len(gpus)]} if len(gpus) > 1 else {} for job in range(jobs)]
-    return [{**threads, **each} for each in own]
+    if len(gpus) == 1:
+        return [threads] * jobs
+    return [{**threads, _GPUS: gpus[job % len(gpus)]} for job in range(jobs)]
 
 
 @contextmanager
@@ -219,11 +219,12 @@ class _RunTask:
         gpus = 1 if ray.cluster_resources().get("GPU") else 0
         # A run whose machine is lost goes on elsewhere.
         options = {"num_cpus": int(threads), "num_gpus": gpus, "max_retries": 3}
-        train, share = ray.remote(**options)(on_this_machine), dict.fromkeys(_THREADS, threads)
+        train = ray.remote(**options)(train_on_worker)
+        share = dict.fromkeys(_THREADS, threads)
         self._task = train.remote(arguments, folder.resolve(), Path.cwd(), share)
         self._ray = ray
 
-    def end(self) -> str | None:
+    def poll(self) -> str | None:
         if not self._ray.wait([self._task], timeout=0)[0]:
             return None
         try:

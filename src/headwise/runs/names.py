@@ -35,7 +35,7 @@ def check_run(folder: Path, changes: Sequence[str] = (), keys: Sequence[str] = R
             )
 
 
-def is_plain(folder: Path) -> bool:
+def is_transformers_model(folder: Path) -> bool:
     """Returns whether an argument is a model of transformers or a name on the hub, and no run.
 
     Raises:

@@ -38,7 +38,7 @@ class RunProcess:
     def __init__(self, arguments: Sequence[str], folder: Path, environment: Mapping[str, str]):
         self._log = folder / LOG
         with self._log.open("ab") as log:
-            self._start = log.tell()
+            self._log_start = log.tell()
             self._process = subprocess.Popen(
                 [sys.executable, *arguments],
                 env={**os.environ, LAUNCHED: "1", **environment},
@@ -48,17 +48,17 @@ class RunProcess:
                 process_group=0,  # the terminal's Ctrl-C does not reach it
             )
 
-    def end(self) -> str | None:
+    def poll(self) -> str | None:
         """Returns the reason of a failure, "" after a success, and None before the end."""
-        code = self._process.poll()
-        if not code:
-            return None if code is None else ""
-        why = signal.Signals(-code).name if code < 0 else f"exit status {code}"
-        why += ", as when memory runs out" if code == -signal.SIGKILL else ""
+        status = self._process.poll()
+        if not status:
+            return None if status is None else ""
+        reason = signal.Signals(-status).name if status < 0 else f"exit status {status}"
+        reason += ", as when memory runs out" if status == -signal.SIGKILL else ""
         with self._log.open("rb") as log:
-            log.seek(self._start)
+            log.seek(self._log_start)
             last = log.read().decode("utf-8", "replace").rstrip().splitlines()[-_LAST_LINES:]
-        lines = [f"{why}: {last[-1].strip()}", f"{self._log} ends:", *last] if last else [why]
+        lines = [f"{reason}: {last[-1].strip()}", f"{self._log} ends:", *last] if last else [reason]
         return "\n  ".join(lines)
 
     def stop(self) -> None:
@@ -67,7 +67,7 @@ class RunProcess:
         self._process.stdin.close()
 
 
-def on_this_machine(
+def train_on_worker(
     arguments: Sequence[str], folder: Path, current_folder: Path, environment: Mapping[str, str]
 ) -> str:
     """Trains a run on a machine of a cluster; returns the reason of a failure, or an empty text."""
@@ -76,12 +76,12 @@ def on_this_machine(
     if current_folder.is_dir():
         os.chdir(current_folder)  # it may have modules of --import
     run = RunProcess(arguments, folder, environment)
-    while (why := run.end()) is None:
+    while (reason := run.poll()) is None:
         try:
             time.sleep(0.2)
         except KeyboardInterrupt:  # of `ray.cancel`
             run.stop()
-    return why
+    return reason
 
 
 def end_with_parent() -> None:

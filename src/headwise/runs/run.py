@@ -57,14 +57,14 @@ def train_run(folder: Path, console: Console, *, task: Task | None = None) -> Ru
     with locked(folder) if is_main else nullcontext():
         with accelerator.local_main_process_first():  # it fills the cache of the others
             task = task or _read_data(folder, recipe, console)
-        trained_on = [task.content_hash()]
+        digests = [task.content_hash()]
         start = recipe.pretrained_folder()
         if start is not None and start.is_dir():  # a finished run does without
-            trained_on.append(digest_weights(start))
-        if gather_object([trained_on]) != [trained_on] * accelerator.num_processes:
+            digests.append(digest_weights(start))
+        if gather_object([digests]) != [digests] * accelerator.num_processes:
             raise FolderError(f"the processes that share {folder} have different data")
         if is_main:
-            check_inputs(folder, *trained_on)
+            check_inputs(folder, *digests)
         known = read_result(folder)
         try:
             if known is None:
@@ -74,7 +74,7 @@ def train_run(folder: Path, console: Console, *, task: Task | None = None) -> Ru
             accelerator.end_training()  # closes loggers and the group of processes
         if not is_main:
             return None
-        result = known or _result(folder, recipe, task, progress)
+        result = known or _collect_result(folder, recipe, task, progress)
         if recipe.evaluation.test:
             result = with_scores(result, folder, recipe, task, console, is_new=known is None)
         if result != known:
@@ -88,8 +88,8 @@ def _read_data(folder: Path, recipe: Recipe, console: Console) -> Task:
     The encoder is that of the model in the folder, or the one that its comparison has put there.
     Without either it is learned, and stands in the cache for a run that goes on.
     """
-    of_run = [folder / name for name in (MODEL, ENCODER) if (folder / name).is_dir()]
-    task = task_class(recipe.task)(recipe, next(iter(of_run), None))
+    encoders = [folder / name for name in (MODEL, ENCODER) if (folder / name).is_dir()]
+    task = task_class(recipe.task)(recipe, next(iter(encoders), None))
     say(console, "\n".join(format_facts(task.facts)), "dim")
     return task
 
@@ -118,10 +118,10 @@ def _train(
     set_seed(settings.seed)
     model = task.build_model(recipe)
     freeze_all_but(model, settings.train)
-    kind = type(model)  # FSDP changes the class
+    model_class = type(model)  # FSDP changes the class
     check_ablations(model, recipe.evaluation, console, recipe.system)  # before the training
-    follows = settings.snapshots and _units(model)
-    monitor = decision_monitor(task, settings.batch_tokens) if follows else lambda model: {}
+    has_decisions = settings.snapshots and _units(model)
+    monitor = decision_monitor(task, settings.batch_tokens) if has_decisions else lambda model: {}
     progress = Trainer(
         model,
         train,
@@ -134,23 +134,23 @@ def _train(
         console=console,
     ).fit()
     if accelerator.is_main_process and not (folder / MODEL).is_dir():
-        write_model(kind, settings, folder, task.save)
+        write_model(model_class, settings, folder, task.save)
     accelerator.wait_for_everyone()
     return progress
 
 
-def _result(folder: Path, recipe: Recipe, task: Task, progress: Progress) -> RunResult:
+def _collect_result(folder: Path, recipe: Recipe, task: Task, progress: Progress) -> RunResult:
     """Returns the result of a trained run without its scores."""
-    model, settings, lengths = read_model(folder), recipe.training, task.cost_lengths(recipe)
+    settings, lengths = recipe.training, task.cost_lengths(recipe)
+    model = read_model(folder)
     freeze_all_but(model, settings.train)
+    trained = None if settings.train == "all" else model.num_parameters(only_trainable=True)
     validation = cast(Batches, batches(task, "validation", settings))
     return RunResult(
         system=recipe.system or "model",
         seed=settings.seed,
         parameters=count_parameters(model),
-        trained_parameters=None
-        if settings.train == "all"
-        else model.num_parameters(only_trainable=True),
+        trained_parameters=trained,
         macs=model_cost(model.config, lengths).macs,
         macs_lengths=lengths,
         steps=progress.step,

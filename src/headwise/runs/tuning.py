@@ -59,16 +59,16 @@ def check_grid(
 ) -> None:
     """Raises `ValueError` for a value that no recipe can have, or a key that is set elsewhere."""
     for path in grid:
-        others = [f"system {name}" for name in systems if file.is_set(path, name)]
-        others += ["--set"] if file.is_set(path) else []
-        others += ["--match"] if match and path[0] == "model" else []
-        if others:
+        setters = [f"system {name}" for name in systems if file.is_set(path, name)]
+        setters += ["--set"] if file.is_set(path) else []
+        setters += ["--match"] if match and path[0] == "model" else []
+        if setters:
             raise ValueError(
-                f"--tune names {'.'.join(path)}, to which {', '.join(others)} gives a value too: "
+                f"--tune names {'.'.join(path)}, to which {', '.join(setters)} gives a value too: "
                 f"expected a key that all systems share"
             )
-    for system, dataset, each in product(systems, datasets, combinations(grid)):
-        file.system(system, dataset, of_try(each))  # raises where a value is wrong
+    for system, dataset, combination in product(systems, datasets, combinations(grid)):
+        file.system(system, dataset, try_changes(combination))  # raises where a value is wrong
 
 
 def combinations(grid: Grid) -> list[list[Change]]:
@@ -76,16 +76,16 @@ def combinations(grid: Grid) -> list[list[Change]]:
     return [list(zip(grid, each, strict=True)) for each in product(*grid.values())] if grid else []
 
 
-def of_try(combination: Sequence[Change]) -> list[Change]:
+def try_changes(combination: Sequence[Change]) -> list[Change]:
     """Returns the changes that make the recipe of a try."""
     return [*combination, (("training", "seed"), TUNING_SEED), (("evaluation", "test"), False)]
 
 
-def name_of(combination: Sequence[Change]) -> str:
+def try_name(combination: Sequence[Change]) -> str:
     """Returns the name of the folder of a try, such as `training.learning_rate=0.003`."""
-    wanted = in_words(combination).replace(", ", ",")
-    name = re.sub(r"[^\w.,=+-]+", "-", wanted)[:120]
-    return name if name == wanted else f"{name}-{sha256(wanted.encode()).hexdigest()[:8]}"
+    text = format_values(combination).replace(", ", ",")
+    name = re.sub(r"[^\w.,=+-]+", "-", text)[:120]
+    return name if name == text else f"{name}-{sha256(text.encode()).hexdigest()[:8]}"
 
 
 def choose(system: str, grid: Grid, results: Iterable[RunResult]) -> Tries:
@@ -101,13 +101,13 @@ def choose(system: str, grid: Grid, results: Iterable[RunResult]) -> Tries:
         )
         for combination, result in zip(combinations(grid), results, strict=True)
     ]
-    sound = [number for number, each in enumerate(tries) if not each.diverged]
-    if not sound:
+    converged = [index for index, each in enumerate(tries) if not each.diverged]
+    if not converged:
         raise ValueError(
             f"every try of {system} diverged: add values to --tune, such as smaller learning "
             f"rates; finished tries are not trained again"
         )
-    best = min(sound, key=lambda number: tries[number].validation_loss)
+    best = min(converged, key=lambda index: tries[index].validation_loss)
     notes = []
     for (key, value), values in zip(tries[best].values.items(), grid.values(), strict=True):
         if all(type(each) in (int, float) for each in values):
@@ -118,6 +118,6 @@ def choose(system: str, grid: Grid, results: Iterable[RunResult]) -> Tries:
     return Tries(seed=TUNING_SEED, tries=tries, chosen=best, notes=notes)
 
 
-def in_words(combination: Sequence[Change]) -> str:
+def format_values(combination: Sequence[Change]) -> str:
     """Returns values as a user writes them: `model.dropout=0.1, model.norm=pre`."""
     return ", ".join(f"{'.'.join(path)}={value}" for path, value in combination)

@@ -8,7 +8,7 @@ from unittest.mock import patch
 import torch
 from torch import Tensor, nn
 
-from headwise.heads.ablation import WEIGHTS, Ablation, option_of
+from headwise.heads.ablation import WEIGHTS, Ablation, ablation_option
 from headwise.heads.attention import Attention
 from headwise.heads.system import AttentionOutput, System
 from headwise.models.config import Seq2SeqLMConfig
@@ -26,10 +26,10 @@ _TIME, _KEYS = 7, 5
 _SIZES: dict[str, Any] = {"vocab_size": 8, "embed_dim": 16, "num_heads": 4, "ffn_dim": 32}
 # Settings of today's models, beside rotary positions.
 _MODERN = {"num_key_value_heads": 2, "qk_norm": True, "head_dim": 6, "bias": "qkv", "norm": "pre"}
-_RIGHT = torch.arange(_TIME).expand(3, _TIME) >= torch.tensor([[7], [2], [4]])
-_LEFT = _RIGHT.flip(1)
-_WITHIN = torch.tensor([[0, 1, 0, 0, 1, 0, 0], [1] * 7, [0, 0, 1, 1, 0, 0, 1]]) > 0
-_MEMORY = torch.arange(_KEYS).expand(3, _KEYS) >= torch.tensor([[3], [5], [1]])
+_PAD_RIGHT = torch.arange(_TIME).expand(3, _TIME) >= torch.tensor([[7], [2], [4]])
+_PAD_LEFT = _PAD_RIGHT.flip(1)
+_PAD_WITHIN = torch.tensor([[0, 1, 0, 0, 1, 0, 0], [1] * 7, [0, 0, 1, 1, 0, 0, 1]]) > 0
+_PAD_MEMORY = torch.arange(_KEYS).expand(3, _KEYS) >= torch.tensor([[3], [5], [1]])
 
 
 def check_system(system: type[System], *, leave_out: Sequence[str] = (), **options: Any) -> None:
@@ -65,23 +65,23 @@ def check_system(system: type[System], *, leave_out: Sequence[str] = (), **optio
             f"leave_out has {', '.join(sorted(unknown))}, expected some of {', '.join(CHECKS)}"
         )
     for site in SITES[system.replaces]:
-        for settled in ({}, _MODERN):
-            plan = _Plan(system, site, options, settled)
+        for settings in ({}, _MODERN):
+            case = _Case(system, site, options, settings)
             try:
-                plan.make()
+                case.build_system()
             except ValueError:
-                if settled:
+                if settings:
                     continue  # it says that it does not take them
                 raise
             for name in (name for name in CHECKS if name not in leave_out):
                 with torch.random.fork_rng(devices=[]):
                     torch.manual_seed(0)
                     try:
-                        CHECKS[name](plan)
+                        CHECKS[name](case)
                     except AssertionError as error:
-                        beside = f" with {settled} and rotary positions" if settled else ""
-                        where = f"{system.__name__} at {site}{beside}"
-                        raise AssertionError(f"{where}: {name}: {error}") from error
+                        extra = f" with {settings} and rotary positions" if settings else ""
+                        subject = f"{system.__name__} at {site}{extra}"
+                        raise AssertionError(f"{subject}: {name}: {error}") from error
 
 
 class SystemSubject:
@@ -117,8 +117,8 @@ class SystemSubject:
         )
         return Batch(x, memory).to(dtype)
 
-    def __call__(self, batch: Batch, **given: Any) -> Result:
-        out = self.call(batch, **given)
+    def __call__(self, batch: Batch, **arguments: Any) -> Result:
+        out = self.call(batch, **arguments)
         routing = out.routing
         return Result(out.output, *(() if routing is None else ([routing.weights], routing.loss)))
 
@@ -128,50 +128,50 @@ class SystemSubject:
         """The output of the system itself; `more` are further arguments of its `forward`."""
         x, memory, memory_padding = batch
         mask = mask.unsqueeze(1) if mask is not None and mask.dim() == 3 else mask
-        own, cross = (None, None) if cache is None else cache.of_layer(0)
+        self_cache, cross_cache = (None, None) if cache is None else cache.layer_caches(0)
         if self.site == "decoder_cross":
             queries = padding if padding is None else padding[:, padding.size(1) - x.size(1) :]
             masks = {"key_padding_mask": memory_padding, "query_padding_mask": queries}
-            return self.module(x, memory, **masks, attn_mask=mask, cache=cross, **more)
+            return self.module(x, memory, **masks, attn_mask=mask, cache=cross_cache, **more)
         if self.first_position is not None:
-            first = self.first_position + (0 if own is None else own.get_seq_length())
+            first = self.first_position + (0 if self_cache is None else self_cache.get_seq_length())
             heads = (part for part in self.module.modules() if isinstance(part, Attention))
             rates = rotary_rates(next(heads).head_dim, self.base)
             more["rotary"] = Rotary(first + torch.arange(x.size(1)), rates)
         if self.causal:
-            more |= {"is_causal": True, "cache": own}
+            more |= {"is_causal": True, "cache": self_cache}
         if self.causal and getattr(self.module, "cross_attention", None) is not None:
-            more |= {"memory_key_padding_mask": memory_padding, "cross_cache": cross}
+            more |= {"memory_key_padding_mask": memory_padding, "cross_cache": cross_cache}
             return self.module(x, memory, key_padding_mask=padding, attn_mask=mask, **more)
         return self.module(x, key_padding_mask=padding, attn_mask=mask, **more)
 
 
-class _Plan(NamedTuple):
+class _Case(NamedTuple):
     """A system at a site, with its options and the settings of the model."""
 
     system: type[System]
     site: str
     options: Mapping[str, Any]
-    settled: Mapping[str, Any]
+    settings: Mapping[str, Any]
 
-    def make(self) -> System:
-        config = Seq2SeqLMConfig(**_SIZES, **self.settled, dropout=0.0)
+    def build_system(self) -> System:
+        config = Seq2SeqLMConfig(**_SIZES, **self.settings, dropout=0.0)
         module = self.system.from_config(config, self.site, **self.options)
-        module.site = self.site
+        module.place(self.site, layer=0)
         return module
 
     @property
-    def keys(self) -> int:
+    def num_keys(self) -> int:
         return _KEYS if self.site == "decoder_cross" else _TIME
 
-    def build(self, *, randomize: bool = True) -> SystemSubject:
-        module = self.make().double().eval()
+    def build_subject(self, *, randomize: bool = True) -> SystemSubject:
+        module = self.build_system().double().eval()
         module.training_rule = True  # without a warning that no rule trains it
         if randomize:
             _draw_parameters(module)
-        heads = (part.head_dim for part in module.modules() if isinstance(part, Attention))
-        turns = bool(self.settled) and self.site != "decoder_cross" and next(heads, 1) % 2 == 0
-        return SystemSubject(module, self.site, first_position=0 if turns else None)
+        widths = (part.head_dim for part in module.modules() if isinstance(part, Attention))
+        rotary = bool(self.settings) and self.site != "decoder_cross" and next(widths, 1) % 2 == 0
+        return SystemSubject(module, self.site, first_position=0 if rotary else None)
 
 
 @torch.no_grad()
@@ -188,91 +188,92 @@ def _draw_parameters(module: Any) -> None:
             nn.init.uniform_(norm.running_var, 0.5, 1.5)
 
 
-def _check_outputs(plan: _Plan) -> None:
+def _check_outputs(case: _Case) -> None:
     # With its initial parameters, since random ones may leave, for example, a simplex.
-    subject = plan.build(randomize=False)
+    subject = case.build_subject(randomize=False)
     laws.empty_is_empty(subject)
     laws.evaluation_draws_nothing(subject)
-    batch = subject.draw(3, _TIME, 1)._replace(memory_padding=_MEMORY)
-    out = subject.call(batch, padding=_RIGHT)
-    laws.finite("of a padded batch", subject(batch, padding=_RIGHT))
+    batch = subject.draw(3, _TIME, 1)._replace(memory_padding=_PAD_MEMORY)
+    out = subject.call(batch, padding=_PAD_RIGHT)
+    laws.finite("of a padded batch", subject(batch, padding=_PAD_RIGHT))
     shape, expected = tuple(out.output.shape), tuple(batch.sequence.shape)
     assert shape == expected, f"the shape is {shape}, expected (batch, time, embed_dim), {expected}"
     if subject.first_position is not None:
         subject.first_position = None
-        changes = not torch.equal(subject.call(batch, padding=_RIGHT).output, out.output)
+        changes = not torch.equal(subject.call(batch, padding=_PAD_RIGHT).output, out.output)
         assert changes, (
             "rotary positions change nothing: use self.norm_and_rotate and self.keys_and_values"
         )
     if (routing := out.routing) is not None:
         assert not (routing.weights < 0).any(), "routing.weights hold a negative number"
         assert routing.loss is None or routing.loss.dim() == 0, "routing.loss is no scalar"
-        marked = torch.zeros(()) if routing.padding is None else routing.padding
-        holds = routing.weights.dim() < 3 or torch.equal(marked, _RIGHT)
-        assert holds, "routing.padding does not mark the padding of the queries"
+        padding = torch.zeros(()) if routing.padding is None else routing.padding
+        is_marked = routing.weights.dim() < 3 or torch.equal(padding, _PAD_RIGHT)
+        assert is_marked, "routing.padding does not mark the padding of the queries"
 
 
-def _check_causality(plan: _Plan) -> None:
-    if plan.site != "encoder_self":
-        laws.hidden_changes_nothing(plan.build())
+def _check_causality(case: _Case) -> None:
+    if case.site != "encoder_self":
+        laws.hidden_changes_nothing(case.build_subject())
 
 
-def _check_padding(plan: _Plan) -> None:
+def _check_padding(case: _Case) -> None:
     # Padding within moves what is real against rotary positions.
-    within = () if plan.build().first_position is not None else (_WITHIN,)
-    for padding in (_RIGHT, _LEFT, *within):
-        laws.padding_changes_nothing(plan.build(), padding, memory_padding=_MEMORY)
+    within = () if case.build_subject().first_position is not None else (_PAD_WITHIN,)
+    for padding in (_PAD_RIGHT, _PAD_LEFT, *within):
+        laws.padding_changes_nothing(case.build_subject(), padding, memory_padding=_PAD_MEMORY)
 
 
-def _check_decoding(plan: _Plan) -> None:
-    if plan.site != "encoder_self":
-        laws.steps_equal_one_pass(plan.build())
-        laws.steps_equal_one_pass(plan.build(), padding=_LEFT[:, 2:5])
+def _check_decoding(case: _Case) -> None:
+    if case.site != "encoder_self":
+        laws.steps_equal_one_pass(case.build_subject())
+        laws.steps_equal_one_pass(case.build_subject(), padding=_PAD_LEFT[:, 2:5])
 
 
-def _check_learning(plan: _Plan) -> None:
-    for padding in (None, _WITHIN):
-        laws.every_weight_learns(plan.build(), padding=padding)
+def _check_learning(case: _Case) -> None:
+    for padding in (None, _PAD_WITHIN):
+        laws.every_weight_learns(case.build_subject(), padding=padding)
     queries = torch.arange(_TIME).unsqueeze(1)
-    hidden = ((queries + torch.arange(plan.keys)) % 3 == 0) | (queries == 0)  # the first sees none
+    # The first query sees no key.
+    hidden = ((queries + torch.arange(case.num_keys)) % 3 == 0) | (queries == 0)
     mask = torch.zeros(hidden.shape).double().masked_fill(hidden, float("-inf"))
-    laws.every_weight_learns(plan.build(), padding=_LEFT, mask=mask)
+    laws.every_weight_learns(case.build_subject(), padding=_PAD_LEFT, mask=mask)
 
 
-def _check_copies(plan: _Plan) -> None:
-    def loaded(module: nn.Module) -> nn.Module:
-        other = plan.build().module
+def _check_copies(case: _Case) -> None:
+    def reload(module: nn.Module) -> nn.Module:
+        other = case.build_subject().module
         other.load_state_dict(module.state_dict())
         return other
 
-    laws.copies_are_their_own(plan.build(), loaded)
-    laws.copies_are_their_own(plan.build(), copy.deepcopy)
+    laws.copies_are_their_own(case.build_subject(), reload)
+    laws.copies_are_their_own(case.build_subject(), copy.deepcopy)
 
 
-def _check_weights(plan: _Plan) -> None:
-    subject = plan.build()
+def _check_weights(case: _Case) -> None:
+    subject = case.build_subject()
     module = subject.module
     if not isinstance(module, Attention):
         return  # only tests of its own know how its weights are used
-    batch = subject.draw(3, _TIME, 1)._replace(memory_padding=_MEMORY)
-    given = {"padding": _RIGHT, "mask": torch.randn(_TIME, plan.keys).double()}
-    expected = subject.call(batch, **given).output
-    out = subject.call(batch, **given, need_weights=True)
+    batch = subject.draw(3, _TIME, 1)._replace(memory_padding=_PAD_MEMORY)
+    masks = {"padding": _PAD_RIGHT, "mask": torch.randn(_TIME, case.num_keys).double()}
+    expected = subject.call(batch, **masks).output
+    out = subject.call(batch, **masks, need_weights=True)
     weights: Any = out.weights
     same = weights is not None and _close(out.output, expected)
     assert same, "need_weights gives no attention weights, or changes the output"
 
-    def read(q: Tensor, k: Tensor, v: Tensor, *_: Any) -> Tensor:
+    def attend(q: Tensor, k: Tensor, v: Tensor, *_: Any) -> Tensor:
         return weights @ v.repeat_interleave(weights.size(1) // v.size(1), dim=1)
 
-    module.attend = read  # type: ignore[assignment, method-assign]
-    same = _close(subject.call(batch, **given).output, expected)
+    module.attend = attend  # type: ignore[assignment, method-assign]
+    same = _close(subject.call(batch, **masks).output, expected)
     assert same, "the weights that need_weights gives do not reproduce the output"
 
 
-def _check_resetting(plan: _Plan) -> None:
+def _check_resetting(case: _Case) -> None:
     with torch.device("meta"):
-        module = plan.make()
+        module = case.build_system()
     module.to_empty(device="cpu")
     for tensor in (*module.parameters(), *module.buffers()):
         if tensor.is_floating_point():
@@ -283,19 +284,19 @@ def _check_resetting(plan: _Plan) -> None:
     # In from_pretrained the functions of nn.init leave loaded weights alone; here, all weights.
     _draw_parameters(module)
     before = {name: x.clone() for name, x in module.state_dict().items()}
-    drawing = (name for name in vars(nn.init) if name.endswith("_") and name[0] != "_")
-    idle: dict[str, Any] = dict.fromkeys(drawing, lambda tensor, *_, **__: tensor)
-    with patch.multiple(nn.init, **idle):
+    names = (name for name in vars(nn.init) if name.endswith("_") and name[0] != "_")
+    no_ops: dict[str, Any] = dict.fromkeys(names, lambda tensor, *_, **__: tensor)
+    with patch.multiple(nn.init, **no_ops):
         module.reset_parameters()
     for name, tensor in module.state_dict().items():
-        spares = torch.equal(tensor, before[name])
-        assert spares, f"reset_parameters() sets {name} by other means than torch.nn.init"
+        is_kept = torch.equal(tensor, before[name])
+        assert is_kept, f"reset_parameters() sets {name} by other means than torch.nn.init"
 
 
-def _check_ablations(plan: _Plan) -> None:
+def _check_ablations(case: _Case) -> None:
     idle = []
-    for name in plan.system.supported_ablations:
-        subject, option = plan.build(), option_of(name)
+    for name in case.system.supported_ablations:
+        subject, option = case.build_subject(), ablation_option(name)
         module: Any = subject.module
         batch = subject.draw(3, _TIME, 1)
         before, trained = (laws.run(subject, batch, train=x).result.output for x in (False, True))
@@ -309,7 +310,7 @@ def _check_ablations(plan: _Plan) -> None:
         if _close(after, before) and module.num_units > 1:
             idle.append(name)
     # Some ablations of weights may change nothing, as for a router that chooses a single unit.
-    if not set(WEIGHTS) & set(plan.system.supported_ablations) <= set(idle):
+    if not set(WEIGHTS) & set(case.system.supported_ablations) <= set(idle):
         idle = [name for name in idle if name not in WEIGHTS]
     names = ", ".join(idle)
     assert not idle, (
@@ -322,14 +323,14 @@ def _close(x: Tensor, y: Tensor) -> bool:
     return x.shape == y.shape and torch.allclose(x, y, rtol=1e-7, atol=1e-9)
 
 
-CHECKS: dict[str, Callable[[_Plan], None]] = {
+CHECKS: dict[str, Callable[[_Case], None]] = {
     "outputs": _check_outputs,
     "causality": _check_causality,
     "padding": _check_padding,
     "decoding": _check_decoding,
     "learning": _check_learning,
     "copies": _check_copies,
-    "half_precision": lambda plan: laws.half_precision_is_near(plan.build(randomize=False)),
+    "half_precision": lambda case: laws.half_precision_is_near(case.build_subject(randomize=False)),
     "weights": _check_weights,
     "resetting": _check_resetting,
     "ablations": _check_ablations,

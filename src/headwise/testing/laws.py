@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 # Tolerances, relative to the largest value.
-_ALLOWED = {torch.float64: 1e-8, torch.float32: 1e-4, torch.bfloat16: 0.05, torch.float16: 0.05}
+_TOLERANCES = {torch.float64: 1e-8, torch.float32: 1e-4, torch.bfloat16: 0.05, torch.float16: 0.05}
 
 
 class Batch(NamedTuple):
@@ -101,35 +101,34 @@ def padding_changes_nothing(
         memory_padding: the padding of the memory, `(rows, keys)`, with a real key in each row.
     """
     real, rows, times = ~padding, ~padding.all(1), ~padding.all(0)
-    drawn = subject.draw(padding.size(0), padding.size(1), seed)
-    drawn = drawn._replace(memory_padding=memory_padding)
-    noisy, other = (_with_noise(subject, drawn, padding, seed + n, 100.0) for n in (1, 2))
-    together = run(subject, noisy, padding=padding).result
-    finite("of a padded batch", together)
+    batch = subject.draw(padding.size(0), padding.size(1), seed)
+    batch = batch._replace(memory_padding=memory_padding)
+    noisy, noisy_too = (_with_noise(subject, batch, padding, seed + n, 100.0) for n in (1, 2))
+    padded = run(subject, noisy, padding=padding).result
+    finite("of a padded batch", padded)
     for row in torch.nonzero(rows).flatten().tolist():
-        lone = drawn.rows([row])
-        memory = lone.memory
+        sequence, memory, _ = batch.rows([row])
         if memory is not None and memory_padding is not None:
             memory = memory[:, ~memory_padding[row]]
-        alone = run(subject, Batch(lone.sequence[:, real[row]], memory))
-        here = torch.zeros_like(padding)
-        here[row] = real[row]
-        _same(f"of row {row} in a padded batch", _at(together, here), _at(alone.result))
+        alone = run(subject, Batch(sequence[:, real[row]], memory))
+        real_in_row = torch.zeros_like(padding)
+        real_in_row[row] = real[row]
+        actual = _values(padded, real_in_row)
+        _assert_same(f"of row {row} in a padded batch", actual, _values(alone.result))
         if alone.result.loss is not None:  # that of a batch is not that of its rows
-            padded = run(subject, noisy.rows([row]), padding=padding[[row]])
-            _same(f"of row {row} padded", padded.traces, alone.traces)
+            padded_row = run(subject, noisy.rows([row]), padding=padding[[row]])
+            _assert_same(f"of row {row} padded", padded_row.traces, alone.traces)
     first, second = (
-        run(subject, x, padding=padding, train=True, gradients=True) for x in (noisy, other)
+        run(subject, x, padding=padding, train=True, gradients=True) for x in (noisy, noisy_too)
     )
-    found, wanted = (_at(ran.result, real) | ran.traces for ran in (second, first))
-    _same("with other numbers at padding", found, wanted)
-    of_input = first.gradients.pop("the input", torch.zeros(*padding.shape, 1))
-    assert not of_input[padding].any(), "what stands at padding gets a gradient"
+    expected, actual = (_values(p.result, real) | p.traces for p in (first, second))
+    _assert_same("with other numbers at padding", actual, expected)
+    input_gradient = first.gradients.pop("the input", torch.zeros(*padding.shape, 1))
+    assert not input_gradient[padding].any(), "what stands at padding gets a gradient"
     if rows.any() and not (rows.all() and times.all()) and not first.draws:
-        smaller = noisy.rows(rows)._replace(sequence=noisy.sequence[rows][:, times])
-        kept = padding[rows][:, times]
-        bare = run(subject, smaller, padding=kept, train=True, gradients=True)
-        _same("beside rows or positions of padding alone", bare.traces, first.traces)
+        cropped = noisy.rows(rows)._replace(sequence=noisy.sequence[rows][:, times])
+        crop = run(subject, cropped, padding=padding[rows][:, times], train=True, gradients=True)
+        _assert_same("beside rows or positions of padding alone", crop.traces, first.traces)
 
 
 def hidden_changes_nothing(
@@ -158,11 +157,11 @@ def hidden_changes_nothing(
         before = run(subject, batch, mask=mask, train=train).result
         for changed in range(time):
             hidden = ~sees[:, :, changed]
-            where = (torch.arange(time) == changed).expand(rows, time)
-            other = _with_noise(subject, batch, where, seed + 1, 3.0)
-            after = run(subject, other, mask=mask, train=train).result
+            is_changed = (torch.arange(time) == changed).expand(rows, time)
+            changed_batch = _with_noise(subject, batch, is_changed, seed + 1, 3.0)
+            after = run(subject, changed_batch, mask=mask, train=train).result
             which = f"{'in training ' if train else ''}where position {changed} is hidden"
-            _same(which, _at(after, hidden, False), _at(before, hidden, False))
+            _assert_same(which, _values(after, hidden, False), _values(before, hidden, False))
 
 
 # A step of decoding: reading some positions, or changing the rows as beam search does.
@@ -189,16 +188,17 @@ def steps_equal_one_pass(
     """
     actions = list(actions)
     pads = torch.zeros(3, 0, dtype=torch.bool) if padding is None else padding
-    cache, read, steps = subject.new_cache(), subject.draw(len(pads), 0, seed), list[list[Tensor]]()
+    cache, read = subject.new_cache(), subject.draw(len(pads), 0, seed)
+    steps: list[list[Tensor]] = []
     for number, (action, value) in enumerate(actions, start=1):
         if action == "read":
             new = subject.draw(len(pads), value, seed + number).sequence
             read = read._replace(sequence=torch.cat([read.sequence, new], dim=1))
             length = read.sequence.size(1)
             pads = F.pad(pads, (0, max(0, length - pads.size(1))))
-            given = None if padding is None else pads[:, :length]
+            so_far = None if padding is None else pads[:, :length]
             with torch.no_grad():  # as generate() does
-                step = run(subject, read._replace(sequence=new), padding=given, cache=cache).result
+                step = run(subject, read._replace(sequence=new), padding=so_far, cache=cache).result
             steps.append([step.output, *(x for x in step.decisions if x.dim() > 2)])
             continue
         if action == "repeat":
@@ -206,16 +206,16 @@ def steps_equal_one_pass(
             cache.batch_repeat_interleave(value)
         else:
             index = torch.as_tensor(value)
-            change = cache.reorder_cache if action == "reorder" else cache.batch_select_indices
-            change(index)
+            change_rows = cache.reorder_cache if action == "reorder" else cache.batch_select_indices
+            change_rows(index)
         read, pads = read.rows(index), pads[index]
         steps = [[x[index] for x in step] for step in steps]
     real = ~pads[:, : read.sequence.size(1)]
-    whole = run(subject, read, padding=None if padding is None else ~real).result
+    at_once = run(subject, read, padding=None if padding is None else ~real).result
+    at_once = Result(at_once.output, [x for x in at_once.decisions if x.dim() > 2])
     output, *decisions = (torch.cat(x, 1) for x in zip(*steps, strict=True))
-    whole = Result(whole.output, [x for x in whole.decisions if x.dim() > 2])
     which = "in steps, " + ", ".join(f"{action} {value}" for action, value in actions)
-    _same(which, _at(Result(output, decisions), real), _at(whole, real))
+    _assert_same(which, _values(Result(output, decisions), real), _values(at_once, real))
 
 
 def copies_are_their_own(
@@ -228,14 +228,14 @@ def copies_are_their_own(
             new one that loads the `state_dict()`; `save_pretrained` and `from_pretrained`.
     """
     batch, original = subject.draw(3, 5, seed), subject.module
-    before = _at(run(subject, batch).result)
-    other = how(original).train(original.training)
-    _same("of a copy", _at(run(_with_module(subject, other), batch).result), before)
+    before = _values(run(subject, batch).result)
+    copied = how(original).train(original.training)
+    _assert_same("of a copy", _values(run(_with_module(subject, copied), batch).result), before)
     with torch.no_grad():
-        for tensor in (*other.parameters(), *other.buffers()):
+        for tensor in (*copied.parameters(), *copied.buffers()):
             if tensor.is_floating_point():
                 tensor.add_(torch.linspace(1, 2, tensor.numel()).view_as(tensor))
-    _same("after its copy has changed", _at(run(subject, batch).result), before)
+    _assert_same("after its copy has changed", _values(run(subject, batch).result), before)
 
 
 def every_weight_learns(
@@ -252,22 +252,22 @@ def every_weight_learns(
     parameters = subject.module.named_parameters()
     frozen = {name for name, x in parameters if not x.requires_grad}
     batch = subject.draw(rows, time, seed)
-    ran = run(subject, batch, padding=padding, mask=mask, train=True, gradients=True)
-    for name, x in ran.gradients.items():
+    learning = run(subject, batch, padding=padding, mask=mask, train=True, gradients=True)
+    for name, gradient in learning.gradients.items():
         assert name not in frozen, f"{name} is frozen, and gets a gradient"
-        assert x.isfinite().all(), f"gradients of {name} are not finite{_LOOK_FOR}"
-        learns = x.any() or not x.numel() or name.endswith("k_proj.bias")
+        assert gradient.isfinite().all(), f"gradients of {name} are not finite{_LOOK_FOR}"
+        learns = gradient.any() or not gradient.numel() or name.endswith("k_proj.bias")
         assert learns, f"gradients of {name} are zero throughout"
 
 
 def evaluation_draws_nothing(subject: Subject, *, seed: int = 0) -> None:
     """In evaluation all passes are equal, draw no random number and change no running statistic."""
     batch, before = subject.draw(3, 5, seed), _buffers(subject.module)
-    first, again = run(subject, batch), run(subject, batch)
+    first, second = run(subject, batch), run(subject, batch)
     assert not first.draws, "a pass in evaluation draws random numbers"
     for name, x in first.buffers.items():
         assert torch.equal(x, before[name]), f"a pass in evaluation changes {name}"
-    _same("of another pass", _at(again.result), _at(first.result))
+    _assert_same("of another pass", _values(second.result), _values(first.result))
 
 
 def half_precision_is_near(subject: Subject, *, near: float = 0.1, seed: int = 0) -> None:
@@ -325,45 +325,44 @@ class Pass(NamedTuple):
 
 
 def run(
-    subject: Subject, batch: Batch, *, train: bool = False, gradients: bool = False, **given: Any
+    subject: Subject, batch: Batch, *, train: bool = False, gradients: bool = False, **kwargs: Any
 ) -> Pass:
     """Runs one pass and returns its side effects on buffers and gradients, which it undoes."""
     module, sequence = subject.module, batch.sequence
-    trained, before = module.training, _buffers(module)
+    was_training, before = module.training, _buffers(module)
     if gradients and sequence.is_floating_point():
         sequence = sequence.detach().requires_grad_()
     module.train(train)
-    found: dict[str, Tensor] = {}
+    gradient_of: dict[str, Tensor] = {}
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(1)  # torch.manual_seed takes long without a device
         state = torch.get_rng_state()
-        result = subject(batch._replace(sequence=sequence), **given)
+        result = subject(batch._replace(sequence=sequence), **kwargs)
         draws = not torch.equal(torch.get_rng_state(), state)
         if gradients:
             # The gradients of a sum of all real outputs and the auxiliary loss.
-            padding = given.get("padding")
-            total = (
-                _at(result, None if padding is None else ~padding)["outputs"].double().sin().sum()
-            )
+            padding = kwargs.get("padding")
+            outputs = _values(result, None if padding is None else ~padding)["outputs"]
+            total = outputs.double().sin().sum()
             total = total if result.loss is None else total + result.loss
             leaves = {**dict(module.named_parameters()), "the input": sequence}
             leaves = {name: x for name, x in leaves.items() if x.requires_grad}
-            of_leaves = torch.autograd.grad(total, list(leaves.values()), materialize_grads=True)
-            found = dict(zip(leaves, of_leaves, strict=True))
-    module.train(trained)
+            grads = torch.autograd.grad(total, list(leaves.values()), materialize_grads=True)
+            gradient_of = dict(zip(leaves, grads, strict=True))
+    module.train(was_training)
     after = _buffers(module)
     with torch.no_grad():
         for name, buffer in module.named_buffers():
             buffer.copy_(before[name])
     loss = None if result.loss is None else result.loss.detach()
     result = Result(result.output.detach(), [x.detach() for x in result.decisions], loss)
-    return Pass(result, after, found, draws)
+    return Pass(result, after, gradient_of, draws)
 
 
 def _with_module(subject: Subject, module: nn.Module) -> Subject:
-    other = copy.copy(subject)
-    other.module = module
-    return other
+    changed = copy.copy(subject)
+    changed.module = module
+    return changed
 
 
 def _buffers(module: nn.Module) -> dict[str, Tensor]:
@@ -372,38 +371,37 @@ def _buffers(module: nn.Module) -> dict[str, Tensor]:
 
 def _with_noise(subject: Subject, batch: Batch, where: Tensor, seed: int, size: float) -> Batch:
     """The batch with other values at these positions and at the padding of the memory."""
-    other = subject.draw(batch.sequence.size(0), batch.sequence.size(1), seed)
+    noise = subject.draw(batch.sequence.size(0), batch.sequence.size(1), seed)
 
-    def mixed(x: Tensor, y: Tensor, at: Tensor) -> Tensor:
+    def mix(x: Tensor, y: Tensor, is_noise: Tensor) -> Tensor:
         y = size * y if y.is_floating_point() else y
-        return torch.where(at.reshape(*at.shape, *[1] * (x.dim() - 2)), y, x)
+        return torch.where(is_noise.reshape(*is_noise.shape, *[1] * (x.dim() - 2)), y, x)
 
     memory = batch.memory
-    if memory is not None and other.memory is not None and batch.memory_padding is not None:
-        memory = mixed(memory, other.memory, batch.memory_padding)
-    return batch._replace(sequence=mixed(batch.sequence, other.sequence, where), memory=memory)
+    if memory is not None and noise.memory is not None and batch.memory_padding is not None:
+        memory = mix(memory, noise.memory, batch.memory_padding)
+    return batch._replace(sequence=mix(batch.sequence, noise.sequence, where), memory=memory)
 
 
-def _named(result: Result) -> dict[str, Tensor]:
+def _named_tensors(result: Result) -> dict[str, Tensor]:
     """All tensors of a result, by their names in messages."""
-    found = {"outputs": result.output} | {
-        f"decisions[{i}]": x for i, x in enumerate(result.decisions)
-    }
-    return found if result.loss is None else found | {"auxiliary losses": result.loss}
+    loss = {} if result.loss is None else {"auxiliary losses": result.loss}
+    decisions = {f"decisions[{i}]": x for i, x in enumerate(result.decisions)}
+    return {"outputs": result.output} | decisions | loss
 
 
-def _at(result: Result, where: Tensor | None = None, whole: bool = True) -> dict[str, Tensor]:
+def _values(result: Result, where: Tensor | None = None, whole: bool = True) -> dict[str, Tensor]:
     """Outputs and decisions at the positions `where`, `(rows, time)`, or at all of them.
 
     With `whole`, tensors with one value for a row, or for all rows, are among them.
     """
-    found = dict[str, Tensor]()
-    for name, x in _named(result).items():
+    tensors = dict[str, Tensor]()
+    for name, x in _named_tensors(result).items():
         if x.dim() > 2:
-            found[name] = x.flatten(0, 1) if where is None else x[where]
+            tensors[name] = x.flatten(0, 1) if where is None else x[where]
         elif x.dim() > 0 and whole:
-            found[name] = x if where is None or x.dim() == 1 else x[where.any(1)]
-    return found
+            tensors[name] = x if where is None or x.dim() == 1 else x[where.any(1)]
+    return tensors
 
 
 _LOOK_FOR = (
@@ -413,18 +411,18 @@ _LOOK_FOR = (
 
 
 def finite(which: str, result: Result) -> None:
-    for what, x in _named(result).items():
-        assert x.isfinite().all(), f"{what} {which} are not finite{_LOOK_FOR}"
+    for name, x in _named_tensors(result).items():
+        assert x.isfinite().all(), f"{name} {which} are not finite{_LOOK_FOR}"
 
 
-def _same(which: str, got: Mapping[str, Tensor], wanted: Mapping[str, Tensor]) -> None:
+def _assert_same(which: str, actual: Mapping[str, Tensor], expected: Mapping[str, Tensor]) -> None:
     """Checks that the tensors of two passes are equal up to rounding."""
-    for what, y in wanted.items():
-        size = max(1.0, float(y.double().abs().max())) if y.numel() else 1.0
+    for name, y in expected.items():
+        largest = max(1.0, float(y.double().abs().max())) if y.numel() else 1.0
         torch.testing.assert_close(
-            got[what],
+            actual[name],
             y,
             rtol=0.0,
-            atol=_ALLOWED.get(y.dtype, 0.0) * size,
-            msg=partial("{} {}: {}".format, what, which),
+            atol=_TOLERANCES.get(y.dtype, 0.0) * largest,
+            msg=partial("{} {}: {}".format, name, which),
         )
