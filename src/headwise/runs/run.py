@@ -119,7 +119,9 @@ def _train(
     model = task.build_model(recipe)
     freeze_all_but(model, settings.train)
     model_class = type(model)  # FSDP changes the class
-    check_ablations(model, recipe.evaluation, console, recipe.system)  # before the training
+    check_ablations(
+        model, recipe.evaluation, console, recipe.system or "the model"
+    )  # before the training
     has_decisions = settings.snapshots and _units(model)
     monitor = decision_monitor(task, settings.batch_tokens) if has_decisions else lambda model: {}
     progress = Trainer(
