@@ -38,7 +38,7 @@ $(VENV)/dev-installed: requirements/dev.txt requirements/speech.txt $(VENV)/demo
 	touch $@
 
 demo: $(VENV)/demo-installed  ## train and compare all six systems, and test a claim on one; a report is written
-	$(BIN)/headwise compare examples/tutorial/app.yaml --output runs/demo --jobs $(JOBS)
+	$(BIN)/headwise compare examples/tutorial/app.yaml --systems standard,weighted,agreement,mae-7,tim,moa --output runs/demo --jobs $(JOBS)
 	@echo "claim W3: the weights that the Weighted Transformer has learned, and random ones"
 	$(BIN)/headwise evaluate runs/demo/weighted-seed1 --ablate weighted=random --against runs/demo/weighted-seed1
 
