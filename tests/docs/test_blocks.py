@@ -65,7 +65,7 @@ def commands() -> list[tuple[str, str]]:
         for _, block in fences(page):
             for line in block.replace("\\\n", " ").splitlines():
                 command = re.search(r"(?:^|\| )(headwise .*?)(?: [|>] |$)", line.strip())
-                if command and not re.search(r"\s\[|\.\.\.|…|install-completion", command[1]):
+                if command and not re.search(r"\s\[|\.\.\.|…", command[1]):
                     found.append((page, command[1]))
     return found
 
