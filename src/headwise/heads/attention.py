@@ -264,7 +264,7 @@ class Attention(System):
         if mask is not None:
             mask = ~mask if mask.dtype == torch.bool else mask.to(q.dtype)
         if k.size(1) == 1:
-            k, v = repeat_kv(k, q.size(1)), repeat_kv(v, q.size(1))  # views
+            k, v = expand_kv(k, q.size(1)), expand_kv(v, q.size(1))  # views
         dropout = self.dropout if self.training else 0.0
         is_grouped = k.size(1) != q.size(1)
         heads = F.scaled_dot_product_attention(
@@ -279,7 +279,7 @@ class Attention(System):
     def attention_weights(self, q: Tensor, k: Tensor, mask: Tensor | None) -> Tensor:
         """The weights by which `attend` reads, `(batch, heads, queries, keys)`: override both."""
         # Queries are scaled first: in float16 the products of long ones would be infinite.
-        logits = q / q.size(-1) ** 0.5 @ repeat_kv(k, q.size(1)).transpose(-2, -1)
+        logits = q / q.size(-1) ** 0.5 @ expand_kv(k, q.size(1)).transpose(-2, -1)
         if mask is None:
             return logits.softmax(-1)
         is_boolean = mask.dtype == torch.bool
@@ -557,7 +557,7 @@ def unpack_projections(state_dict: dict[str, Any], prefix: str = "") -> None:
 
 
 def standard_options(attention: Any) -> dict[str, Any]:
-    """The sizes of a standard attention as arguments of `MultiHeadAttention`."""
+    """The arguments of `MultiHeadAttention` for a standard attention like this one."""
     names = ("embed_dim", "num_heads", "head_dim", "kdim", "vdim")
     options: dict[str, Any] = {name: getattr(attention, name) for name in names}
     options["bias"] = attention.out_proj.bias is not None
@@ -579,13 +579,13 @@ def draw_linear(linear: nn.Linear, gain: float = 1.0) -> None:
         nn.init.zeros_(linear.bias)
 
 
-def repeat_kv(k: Tensor, num_heads: int) -> Tensor:
-    """Key heads as the queries' heads see them: of a single one a view, of groups copies."""
-    if k.size(1) == num_heads:
-        return k
-    if k.size(1) == 1:
-        return k.expand(-1, num_heads, -1, -1)
-    return k.repeat_interleave(num_heads // k.size(1), dim=1)
+def expand_kv(kv: Tensor, num_heads: int) -> Tensor:
+    """A head of keys or values for each head of queries: of a single one a view, else copies."""
+    if kv.size(1) == num_heads:
+        return kv
+    if kv.size(1) == 1:
+        return kv.expand(-1, num_heads, -1, -1)
+    return kv.repeat_interleave(num_heads // kv.size(1), dim=1)
 
 
 def check_call(

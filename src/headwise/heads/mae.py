@@ -89,29 +89,29 @@ class BlockCoordinateDescent(Rule):
         """The G step, if one is due and any gate learns."""
         by_epochs = self.settings.unit == "epochs" and progress.epoch is not None
         elapsed: Any = progress.epoch if by_epochs else progress.step
-        gates = [gate for gate in self.gates if gate.requires_grad]
-        if not self.alternates or not gates or elapsed % self.settings.period:
+        learning = [gate for gate in self.gates if gate.requires_grad]
+        if not self.alternates or not learning or elapsed % self.settings.period:
             return
-        for gate in gates:
+        for gate in learning:
             gate.grad = None  # of a G step that failed: no optimizer has these gates
         with self.gate_step():
             for loss in losses():
                 if loss.requires_grad:  # else no gate is in its graph
-                    self._add_gradients(loss, gates)
-        if all(gate.grad is None for gate in gates):
+                    self._add_gradients(loss, learning)
+        if all(gate.grad is None for gate in learning):
             problem = "no gate learns in this G step, since none is in the graph of the loss"
             advice = "compute it with gradients, and checkpoint with use_reentrant=False"
             warnings.warn(f"{problem}: {advice}", UntrainedRuleWarning, stacklevel=3)
         self.update_gates()
 
-    def _add_gradients(self, loss: Tensor, gates: list[nn.Parameter]) -> None:
-        if any(is_sharded(gate) for gate in gates):
+    def _add_gradients(self, loss: Tensor, learning: list[nn.Parameter]) -> None:
+        if any(is_sharded(gate) for gate in learning):
             loss.backward()  # sharded parameters are not in the graph themselves
             return
         # Without backward(), whose hooks would have a data-parallel wrapper wait for gradients of
         # the gates in the F step that follows.
-        gradients = torch.autograd.grad(loss, gates, allow_unused=True)
-        for gate, gradient in zip(gates, gradients, strict=True):
+        gradients = torch.autograd.grad(loss, learning, allow_unused=True)
+        for gate, gradient in zip(learning, gradients, strict=True):
             if gradient is not None:
                 gate.grad = gradient if gate.grad is None else gate.grad + gradient
 
@@ -155,7 +155,7 @@ def _refuse_fp16(layer: nn.Module, args: Any) -> None:
         )
 
 
-class GateInputs(NamedTuple):
+class GateInput(NamedTuple):
     """The means by which gates decide: one for each sequence, or one for each query."""
 
     mean: Tensor  # (batch, 1 or queries, embed_dim), zeros where no position is averaged
@@ -163,9 +163,9 @@ class GateInputs(NamedTuple):
     per_query: bool  # whether each query has a gate of its own
 
 
-def gate_inputs(
+def average_inputs(
     inputs: AttentionInputs, causal: bool, per_query: bool, window: int | None
-) -> GateInputs:
+) -> GateInput:
     """The mean of the queries' inputs without padding.
 
     A sequence's mean is over all positions. A query's mean is over the positions that an attention
@@ -198,7 +198,7 @@ def gate_inputs(
     real = count.squeeze(-1) > 0
     if per_query and padding is not None:
         real = real & ~padding
-    return GateInputs(sums[..., :-1] / count.clamp(min=1), real, per_query)
+    return GateInput(sums[..., :-1] / count.clamp(min=1), real, per_query)
 
 
 def _running_sums(summands: Tensor, window: int | None, cache: AttentionCache | None) -> Tensor:
@@ -256,17 +256,17 @@ class ExpertGate(nn.Module):
         if (init or self.init) == "zero":
             nn.init.zeros_(self.output.weight)
 
-    def forward(self, inputs: GateInputs, *, fixed: bool) -> Tensor:
+    def forward(self, gate_input: GateInput, *, fixed: bool) -> Tensor:
         """Gates `(batch, 1 or queries, experts)`; `fixed` computes as in evaluation."""
         learns = self.training and not fixed and any(p.requires_grad for p in self.parameters())
-        normalized = self._normalize(inputs, learns).to(self.hidden.weight.dtype)
+        normalized = self._normalize(gate_input, learns).to(self.hidden.weight.dtype)
         hidden = F.dropout(torch.tanh(self.hidden(normalized)), self.dropout, learns)
-        gates = self.output(hidden).to(inputs.mean.dtype).softmax(-1)
+        gates = self.output(hidden).to(gate_input.mean.dtype).softmax(-1)
         if learns and gates.requires_grad and not is_traced() and not is_repeated():
             self._note_pass(gates)
         return gates
 
-    def _normalize(self, inputs: GateInputs, learns: bool) -> Tensor:
+    def _normalize(self, gate_input: GateInput, learns: bool) -> Tensor:
         """Batch norm of the real rows, by the statistics of the batch where the gate learns.
 
         Gates of single queries are normalised by the running statistics in training too: the
@@ -275,17 +275,18 @@ class ExpertGate(nn.Module):
         norm: Any = self.norm
         mean, var = self._running_statistics(learns)
         if learns:
-            with torch.set_grad_enabled(torch.is_grad_enabled() and not inputs.per_query):
-                batch_mean, batch_var, count = _batch_statistics(inputs)
+            with torch.set_grad_enabled(torch.is_grad_enabled() and not gate_input.per_query):
+                batch_mean, batch_var, count = _batch_statistics(gate_input)
             if torch.is_grad_enabled() and not is_repeated():
                 self._update_statistics(batch_mean, batch_var, count)
-            if not inputs.per_query:  # a single row has no variance
+            if not gate_input.per_query:  # a single row has no variance
                 mean = torch.where(count > 1, batch_mean, mean)
                 var = torch.where(count > 1, batch_var, var)
-                return (inputs.mean - mean) * (norm.weight * (var + norm.eps).rsqrt()) + norm.bias
-        rows = inputs.mean.flatten(0, 1)
+                scale = norm.weight * (var + norm.eps).rsqrt()
+                return (gate_input.mean - mean) * scale + norm.bias
+        rows = gate_input.mean.flatten(0, 1)
         mean, var, weight, bias = (x.to(rows.dtype) for x in (mean, var, norm.weight, norm.bias))
-        return F.batch_norm(rows, mean, var, weight, bias, eps=norm.eps).view_as(inputs.mean)
+        return F.batch_norm(rows, mean, var, weight, bias, eps=norm.eps).view_as(gate_input.mean)
 
     def _running_statistics(self, learns: bool) -> tuple[Tensor, Tensor]:
         """The running mean and variance; in training their values from before the step.
@@ -324,12 +325,12 @@ class ExpertGate(nn.Module):
             setattr(norm, name, (running + momentum * (value - running)).to(running.dtype))
 
 
-def _batch_statistics(inputs: GateInputs) -> tuple[Tensor, Tensor, Tensor]:
+def _batch_statistics(gate_input: GateInput) -> tuple[Tensor, Tensor, Tensor]:
     """Mean and variance of the rows that are real, and their number."""
-    real = inputs.real.unsqueeze(-1).to(inputs.mean.dtype)  # (batch, 1 or queries, 1)
+    real = gate_input.real.unsqueeze(-1).to(gate_input.mean.dtype)  # (batch, 1 or queries, 1)
     count = real.sum()
-    mean = (inputs.mean * real).sum((0, 1)) / count.clamp(min=1)
-    var = ((inputs.mean - mean).square() * real).sum((0, 1)) / count.clamp(min=1)
+    mean = (gate_input.mean * real).sum((0, 1)) / count.clamp(min=1)
+    var = ((gate_input.mean - mean).square() * real).sum((0, 1)) / count.clamp(min=1)
     return mean, var, count
 
 
@@ -478,8 +479,8 @@ class MixtureOfAttentiveExperts(MultiHeadAttention):
             gates = x.new_full((1, 1, self.num_experts), 1 / self.num_experts, dtype=dtype)
             return gates.expand(x.size(0), x.size(1) if per_query else 1, -1), per_query
         with torch.set_grad_enabled(torch.is_grad_enabled() and not fixed):
-            means = gate_inputs(inputs, causal, per_query, self.gate_window)
-            return self.gate(means, fixed=fixed), per_query
+            gate_input = average_inputs(inputs, causal, per_query, self.gate_window)
+            return self.gate(gate_input, fixed=fixed), per_query
 
     def _head_scales(self, mixture: Tensor) -> Tensor:
         """aⱼ of each head in a mixture: from `(..., experts)` to `(..., heads)`."""

@@ -9,12 +9,12 @@ from torch import Tensor
 
 # A number in a float mask that is as low as this hides a key in every dtype: e^-1000 is 0 also in
 # float64.
-_HIDDEN = -1000.0
+_HIDDEN_UP_TO = -1000.0
 
 
 def boolean_mask(mask: Tensor) -> Tensor:
     """Where a mask lets nothing through: a boolean mask of the same shape."""
-    return mask <= _HIDDEN if mask.is_floating_point() else mask
+    return mask <= _HIDDEN_UP_TO if mask.is_floating_point() else mask
 
 
 def real_positions(like: Tensor, padding: Tensor | None) -> Tensor:

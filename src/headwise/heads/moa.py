@@ -26,7 +26,7 @@ class TokenRouting(NamedTuple):
 
     indices: Tensor  # numbers of the experts, (batch, queries, top_k)
     scales: Tensor  # their weights, (batch, queries, top_k)
-    # So many experts count, the first: an ablation may leave fewer than top_k.
+    # How many of them count, the first ones: an ablation may leave fewer than top_k.
     num_selected: int
     logits: Tensor  # the router's, (batch, queries, experts)
     matmul: "ExpertMatmul"

@@ -81,9 +81,9 @@ class MixtureOfHeads(MultiHeadAttention):
         self.balance_coef, self.scaled = balance_coef, scaled
 
         self.routed_router = nn.Linear(embed_dim, num_heads - shared_heads, bias=False)
-        has_several, has_any = shared_heads > 1, shared_heads > 0
-        self.shared_router = nn.Linear(embed_dim, shared_heads, bias=False) if has_several else None
-        self.kind_router = nn.Linear(embed_dim, 2, bias=False) if has_any else None
+        several, any_shared = shared_heads > 1, shared_heads > 0
+        self.shared_router = nn.Linear(embed_dim, shared_heads, bias=False) if several else None
+        self.kind_router = nn.Linear(embed_dim, 2, bias=False) if any_shared else None
         self.reset_routers()
 
     @classmethod

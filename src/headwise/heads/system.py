@@ -129,7 +129,10 @@ class System(nn.Module):
         raise NotImplementedError
 
     def place(self, site: str, layer: int) -> None:
-        """Tells the system its place in a model."""
+        """Tells the system its place in a model, which calls this when it has built the system.
+
+        A system that holds attentions passes the place on to them.
+        """
         self.site, self.layer = site, layer
 
     def reset_parameters(self) -> None:

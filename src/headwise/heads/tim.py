@@ -145,13 +145,13 @@ class IndependentMechanismsLayer(System):
         self.ffn_activation = ffn_activation
         n_s, d_mech, d_ffn = num_mechanisms, embed_dim // num_mechanisms, ffn_dim // num_mechanisms
 
-        def make_norm() -> MechanismNorm:
+        def make_mechanism_norm() -> MechanismNorm:
             return MechanismNorm(n_s, d_mech, norm_kind, norm_eps)
 
         options: dict[str, Any] = {"head_dim": head_dim, "num_key_value_heads": num_key_value_heads}
         options |= {"dropout": dropout, "bias": bias, "qk_norm": qk_norm, "norm_eps": norm_eps}
         self.self_attention = MechanismAttention(embed_dim, num_heads, n_s, **options)
-        self.norm1 = make_norm()
+        self.norm1 = make_mechanism_norm()
         self.competition = self.cross_attention = self.cross_norm = self.exchange = None
         if competition:
             # The gain makes of Glorot's bound that of nn.Linear.
@@ -163,18 +163,18 @@ class IndependentMechanismsLayer(System):
             options["kdim"] = self.kdim
             self.cross_attention = MechanismAttention(embed_dim, num_heads, n_s, **options)
             self.cross_attention.site = "decoder_cross"
-            self.cross_norm = make_norm()
+            self.cross_norm = make_mechanism_norm()
         if exchange_heads:
             if exchange_head_dim is None:
                 exchange_head_dim = min(max(4, d_mech // (8 * exchange_heads)), 32)
             self.exchange = MechanismExchange(
                 n_s, d_mech, exchange_heads, exchange_head_dim, dropout, bias
             )
-            self.norm2 = make_norm()
+            self.norm2 = make_mechanism_norm()
         hidden = hidden_width(ffn_activation, d_ffn)
         self.ffn_up = GroupedLinear(n_s, d_mech, hidden, bias)
         self.ffn_down = GroupedLinear(n_s, d_ffn, d_mech, bias)
-        self.norm3 = make_norm()
+        self.norm3 = make_mechanism_norm()
 
     @classmethod
     def from_config(cls, config: Any, site: str, **options: Any) -> Self:
@@ -193,7 +193,7 @@ class IndependentMechanismsLayer(System):
         super().place(site, layer)
         self.self_attention.place(site, layer)
         if self.cross_attention is not None:
-            self.cross_attention.layer = layer
+            self.cross_attention.place("decoder_cross", layer)
 
     def reset_parameters(self) -> None:
         for module in self.modules():

@@ -353,9 +353,9 @@ class BranchedAttention(Attention):
                 kappa = kappa_ablation.weights(kappa)
         return kappa, self.ablate_weights(alpha, alpha > 0 if self.top_k else None)
 
-    def _weights_in_use(self, learned: Tensor | None) -> Tensor:
-        if learned is not None:
-            return learned.softmax(0) if self.weights == "softmax" else learned
+    def _weights_in_use(self, values: Tensor | None) -> Tensor:
+        if values is not None:
+            return values.softmax(0) if self.weights == "softmax" else values
         if self.training and self.weights == "random":
             return random_simplex(self.num_branches).to(self.branch_output)
         return self.branch_output.new_full((self.num_branches,), 1 / self.num_branches)

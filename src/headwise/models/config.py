@@ -288,7 +288,7 @@ class CausalLMConfig(LanguageModelConfig):
     adaptive_dropout: float | int = 0.0
 
     def __post_init__(self, **kwargs: Any) -> None:
-        self.adaptive_cutoffs = self.adaptive_cutoffs or None  # a single band has full width
+        self.adaptive_cutoffs = self.adaptive_cutoffs or None  # no cutoffs: an ordinary embedding
         super().__post_init__(**kwargs)
         if self.adaptive_cutoffs is not None:
             if not self.share_embeddings or self.label_smoothing:

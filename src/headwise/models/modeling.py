@@ -531,7 +531,7 @@ def _without_unset(kwargs: dict[str, Any]) -> dict[str, Any]:
 
 
 def padding_mask(mask: Tensor | None, x: Tensor | None, past_length: int = 0) -> Tensor | None:
-    """Padding, `(batch, past + time)`, `True` there, from transformers' mask of tokens.
+    """Padding, `(batch, past_length + time)`, `True` there, from transformers' mask of tokens.
 
     Raises:
         ValueError: the mask has another shape, or numbers other than 0 and 1.

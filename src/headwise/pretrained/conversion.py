@@ -19,7 +19,7 @@ from headwise.models.text import CausalLM, MaskedLM, Seq2SeqLM
 Settings = dict[str, Any]
 State = dict[str, Tensor]
 
-_INSTEAD = "hw.gate_heads puts gates over the heads of the model as it is"
+_ADVICE = "hw.gate_heads puts gates over the heads of the model as it is"
 
 
 class Architecture(NamedTuple):
@@ -74,7 +74,7 @@ def from_transformers(model: PreTrainedModel) -> Any:
     model_type = model.config.model_type
     if model_type not in ARCHITECTURES:
         known = ", ".join(ARCHITECTURES)
-        raise ValueError(f"model is of type {model_type!r}, expected one of {known}; {_INSTEAD}")
+        raise ValueError(f"model is of type {model_type!r}, expected one of {known}; {_ADVICE}")
     architecture = ARCHITECTURES[model_type]
     source, target = architecture.source, architecture.target
     if type(model).__name__ != source:
@@ -83,7 +83,7 @@ def from_transformers(model: PreTrainedModel) -> Any:
     with torch.device("meta"):
         converted = target(config)
     with torch.enable_grad():  # what is computed of weights that learn does learn
-        weights = _our_weights(model, architecture, list(converted.state_dict()))
+        weights = _renamed_weights(model, architecture, list(converted.state_dict()))
     converted.load_state_dict({n: w.detach().clone() for n, w in weights.items()}, assign=True)
     converted.tie_weights()
     for name, parameter in converted.named_parameters():
@@ -93,7 +93,7 @@ def from_transformers(model: PreTrainedModel) -> Any:
     return converted.train(model.training)
 
 
-def _our_weights(model: PreTrainedModel, architecture: Architecture, names: list[str]) -> State:
+def _renamed_weights(model: PreTrainedModel, architecture: Architecture, names: list[str]) -> State:
     """Their weights by our names."""
     state = dict(model.state_dict(keep_vars=True))
     parts = architecture.names
@@ -129,7 +129,7 @@ def _require(config: Any, **expected: Any) -> None:
     for key, required in expected.items():
         value = getattr(config, key, required)
         if value != required:
-            raise ValueError(f"{key} is {value!r}, expected {required!r}; {_INSTEAD}")
+            raise ValueError(f"{key} is {value!r}, expected {required!r}; {_ADVICE}")
 
 
 def _common_settings(config: Any, **settings: Any) -> Settings:
@@ -170,7 +170,7 @@ def _check_window(config: Any) -> None:
     if window is not None and slides and window < longest:
         raise ValueError(
             f"sliding_window is {window}, expected None or at least max_position_embeddings = "
-            f"{longest}; set config.sliding_window = None if no text is to be longer; {_INSTEAD}"
+            f"{longest}; set config.sliding_window = None if no text is to be longer; {_ADVICE}"
         )
 
 

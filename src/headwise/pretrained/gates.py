@@ -230,9 +230,9 @@ def with_identity_gates(
         return
     attentions = find_attentions(model, layouts)
     with torch.device("meta"):  # no projection is allocated, and no random number drawn
-        gates = [_build_system(MultiHeadAttention, each, {}) for each in attentions]
+        systems_over = [_build_system(MultiHeadAttention, each, {}) for each in attentions]
     try:
-        _attach(model, [(each, gate, {}) for each, gate in zip(attentions, gates, strict=True)])
+        _attach(model, [(*pair, {}) for pair in zip(attentions, systems_over, strict=True)])
         with run_as_written():
             yield
     finally:

@@ -35,7 +35,7 @@ class _HeadsLeft(NamedTuple):
 
     attention: AttentionModule
     heads: Tensor  # boolean (heads,)
-    num_keys: int  # number of heads of keys
+    key_heads: int
     outputs: dict[str, Tensor]  # path of a map to a boolean tensor of its outputs
 
 
@@ -96,8 +96,9 @@ def load_pruned(kind: type[Pretrained], folder: str | Path, **options: Any) -> P
         _prune(model, [_without(attentions[path], heads) for path, heads in removed.items()])
 
     # from_pretrained constructs a model of its class, and then reads weights into it.
-    pruned: Any = type(kind.__name__, (kind,), {"__init__": init, "__module__": kind.__module__})
-    model: Pretrained = pruned.from_pretrained(folder, **options)
+    attributes = {"__init__": init, "__module__": kind.__module__}
+    pruned_class: Any = type(kind.__name__, (kind,), attributes)
+    model: Pretrained = pruned_class.from_pretrained(folder, **options)
     model.__class__ = kind
     return model
 
@@ -111,21 +112,21 @@ def _without(attention: AttentionModule, heads: Iterable[int]) -> _HeadsLeft:
     maps = _qkv_maps(attention, head_dim)
     widths = [each.weight.size(int(isinstance(each, Conv1D))) for each in maps.values()]
     is_fused = len(maps) == 1
-    num_keys = (widths[0] // head_dim - num_heads) // 2 if is_fused else widths[-1] // head_dim
-    counts = [num_heads + 2 * num_keys] if is_fused else [num_heads, num_keys, num_keys]
-    if num_keys < 1 or any(map(int.__mod__, (num_heads, *widths), (num_keys, *counts))):
+    key_heads = (widths[0] // head_dim - num_heads) // 2 if is_fused else widths[-1] // head_dim
+    counts = [num_heads + 2 * key_heads] if is_fused else [num_heads, key_heads, key_heads]
+    if key_heads < 1 or any(map(int.__mod__, (num_heads, *widths), (key_heads, *counts))):
         raise ValueError(
             f"the maps {', '.join(maps)} of {path!r} give {widths} numbers, expected those "
             f"of heads of {head_dim}: {num_heads} of queries, and as many of keys as of values"
         )
     queries = torch.tensor([head not in removed for head in range(num_heads)], device="cpu")
-    groups = queries.view(num_keys, -1)  # that share a head of keys
+    groups = queries.view(key_heads, -1)  # that share a head of keys
     left = groups.sum(1)
     if len({*left.tolist()} - {0}) > 1:
         raise ValueError(
-            f"heads of {path!r} leave {left.tolist()} heads in its {num_keys} groups that share "
+            f"heads of {path!r} leave {left.tolist()} heads in its {key_heads} groups that share "
             f"keys, expected as many in each, or none: head_importance(...).least(n, group="
-            f"{num_heads // num_keys}) chooses such heads"
+            f"{num_heads // key_heads}) chooses such heads"
         )
     keys = left > 0
     heads_left = [torch.cat([queries, keys, keys])] if is_fused else [queries, keys, keys]
@@ -143,15 +144,15 @@ def _qkv_maps(attention: AttentionModule, head_dim: int) -> dict[str, Any]:
     fused = [_FUSED_MAPS[name] for name in classes if name in _FUSED_MAPS]
     separate = [paths for paths in _QKV_MAPS if {*paths} <= modules.keys()]
     maps = {path: modules[path] for path in [*fused, *separate, []][0]}
-    pruned = {**maps, attention.projection_path: attention.projection}
-    are_linear = bool(maps) and all(isinstance(m, nn.Linear | Conv1D) for m in pruned.values())
+    pruned_maps = {**maps, attention.projection_path: attention.projection}
+    are_linear = bool(maps) and all(isinstance(m, nn.Linear | Conv1D) for m in pruned_maps.values())
     arguments = {*signature(module.forward).parameters}
     others = ["biases of positions"] if {"alibi", "position_bias"} & arguments else []
     for name, weight in module.named_parameters():
         path, _, kind = name.rpartition(".")
         is_plain = type(weight) is nn.Parameter and kind in ("weight", "bias") and are_linear
         is_shared = "Norm" in type(modules[path]).__name__ and weight.shape == (head_dim,)
-        if not ((path in pruned and is_plain) or path.endswith("LayerNorm") or is_shared):
+        if not ((path in pruned_maps and is_plain) or path.endswith("LayerNorm") or is_shared):
             others.append(name)
     if others or not are_linear:
         raise ValueError(
@@ -162,24 +163,24 @@ def _qkv_maps(attention: AttentionModule, head_dim: int) -> dict[str, Any]:
     return maps
 
 
-def _prune(model: nn.Module, pruned: list[_HeadsLeft]) -> None:
+def _prune(model: nn.Module, all_left: list[_HeadsLeft]) -> None:
     """Removes all but the heads left from attentions, and writes these into the config."""
     config = _pretrained(model)[1].config
     heads_left = dict(getattr(config, HEADS_LEFT, {}))
-    for attention, left, num_keys, outputs in pruned:
+    for attention, left, key_heads, outputs in all_left:
         head_dim, num_heads = attention.sizes()["head_dim"], int(left.sum())
         for path, outputs_left in outputs.items():
             _shrink(attention.module.get_submodule(path), outputs_left, 0)
         _shrink(attention.projection, left.repeat_interleave(head_dim), 1)
         sizes = dict.fromkeys(HEAD_COUNTS, num_heads) | dict.fromkeys(_WIDTHS, num_heads * head_dim)
-        sizes |= dict.fromkeys(_KEY_HEAD_COUNTS, num_keys)
-        sizes["num_key_value_groups"] = num_heads // num_keys
+        sizes |= dict.fromkeys(_KEY_HEAD_COUNTS, key_heads)
+        sizes["num_key_value_groups"] = num_heads // key_heads
         for module in attention.module.modules():
             vars(module).update({name: sizes[name] for name in sizes.keys() & vars(module)})
         path = _base_path(model, attention.path)
         before = heads_left.get(path, [*range(attention.num_heads)])
         heads_left[path] = [before[head] for head in left.nonzero().flatten().tolist()]
-    if pruned:
+    if all_left:
         config.update({HEADS_LEFT: heads_left})
 
 

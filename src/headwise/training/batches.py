@@ -86,8 +86,8 @@ def _batch_ends(ascending: NDArray[np.int32], batch_tokens: int) -> list[int]:
     starts = [0]
     while (start := starts[-1]) < len(ascending):
         # Lengths ascend, so the last sequence of a batch is its longest.
-        longest = ascending[start : start + batch_tokens // max(1, int(ascending[start]))]
-        fits = np.arange(1, len(longest) + 1) * longest.astype(np.int64) <= batch_tokens
+        lengths = ascending[start : start + batch_tokens // max(1, int(ascending[start]))]
+        fits = np.arange(1, len(lengths) + 1) * lengths.astype(np.int64) <= batch_tokens
         starts.append(start + int(fits.sum()))
     if len(starts) > 2:
         # The last batch may have fewer sequences than there are processes. So it gets half of the

@@ -44,7 +44,7 @@ def read_checkpoint(checkpoint: Path) -> tuple[dict[str, Tensor], dict[str, Any]
         for path in sorted(checkpoint.glob("*.safetensors")) or [checkpoint / "model.safetensors"]:
             weights |= load_file(path)
         path = checkpoint / STATE
-        with ZipFile(path) as archive:  # a memory map does not check the sums of its parts
+        with ZipFile(path) as archive:  # a memory map checks no checksums
             if damaged := archive.testzip():
                 raise ValueError(f"its part {damaged} is damaged")
         # The processes of a machine share a memory map.
@@ -75,10 +75,10 @@ def remove_superseded(
     folder: Path, settings: TrainingSettings, best_step: int | None, total: int
 ) -> None:
     """Removes all checkpoints but the latest of validations, the best and the last one."""
-    paths = {checkpoint_step(path): path for path in checkpoints(folder)}
-    validated = [step for step in paths if step % settings.evaluate_every == 0 or step == total]
-    kept = {*list(paths)[-1:], *validated[-settings.keep_checkpoints :], best_step}
-    for step, path in paths.items():
+    by_step = {checkpoint_step(path): path for path in checkpoints(folder)}
+    validated = [step for step in by_step if step % settings.evaluate_every == 0 or step == total]
+    kept = {*list(by_step)[-1:], *validated[-settings.keep_checkpoints :], best_step}
+    for step, path in by_step.items():
         if step not in kept:
             path.rename(partial_path(path))  # first, so that no checkpoint is incomplete
             remove(partial_path(path))

@@ -120,12 +120,12 @@ class StopSignal:
 
     def __init__(self) -> None:
         self.came = False
-        self._handlers: dict[int, Any] = {}  # those before
+        self._former_handlers: dict[int, Any] = {}
 
     def __enter__(self) -> Self:
         for number in (signal.SIGINT, signal.SIGTERM):
             if signal.getsignal(number) is not signal.SIG_IGN:  # a shell ignores it for `... &`
-                self._handlers[number] = signal.signal(number, self._note)
+                self._former_handlers[number] = signal.signal(number, self._note)
         return self
 
     def _note(self, *_: Any) -> None:
@@ -133,9 +133,9 @@ class StopSignal:
         self.__exit__()
 
     def __exit__(self, *_: Any) -> None:
-        for number, handler in self._handlers.items():
+        for number, handler in self._former_handlers.items():
             signal.signal(number, handler)
-        self._handlers = {}
+        self._former_handlers = {}
 
 
 def silence_libraries() -> None:

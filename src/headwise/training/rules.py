@@ -99,13 +99,13 @@ class TrainingRules:
             weight_decay: of matrices and embeddings, except those in `no_decay` of a system.
         """
         # A group has a parameter that two systems share only once.
-        rule_groups = [list(dict.fromkeys(rule.own_group())) for rule in self.rules.values()]
-        without_group = [rule.without_optimizer() for rule in self.rules.values()]
-        rule_parameters = {p for parameters in rule_groups + without_group for p in parameters}
+        own_groups = [list(dict.fromkeys(rule.own_group())) for rule in self.rules.values()]
+        without_optimizer = [rule.without_optimizer() for rule in self.rules.values()]
+        rule_parameters = {p for parameters in own_groups + without_optimizer for p in parameters}
         rest = [p for p in self.model.parameters() if p.requires_grad and p not in rule_parameters]
         decayed = set(decayed_parameters(self.model))
         groups = [(weight_decay, [p for p in rest if p in decayed])]
-        groups += [(0.0, [p for p in rest if p not in decayed]), *((0.0, ps) for ps in rule_groups)]
+        groups += [(0.0, [p for p in rest if p not in decayed]), *((0.0, ps) for ps in own_groups)]
         return [{"params": ps, "weight_decay": decay, "lr": lr} for decay, ps in groups if ps]
 
     def attach(self, optimizer: Any) -> Any:
@@ -225,11 +225,11 @@ class TrainingRules:
 
 def rules_in(model: nn.Module) -> dict[type[Rule], dict[str, System]]:
     """The systems of a model, also inside other systems, by their rule and their path."""
-    systems: dict[type[Rule], dict[str, System]] = {}
+    by_rule: dict[type[Rule], dict[str, System]] = {}
     for path, module in model.named_modules():
         if isinstance(module, System) and module.rule is not None:
-            systems.setdefault(module.rule, {})[path] = module
-    return systems
+            by_rule.setdefault(module.rule, {})[path] = module
+    return by_rule
 
 
 class RulesMixin:

@@ -115,12 +115,14 @@ class Trainer:
         if is_sharded:
             _apply_fsdp(model, accelerator.device)
         model.to(accelerator.device)
-        kinds, rules = rules_in(model), settings.rules.items()  # a recipe has those of all
+        there = rules_in(model)
+        # A recipe has the settings of all rules.
+        own_settings = {n: s for n, s in settings.rules.items() if system_class(n).rule in there}
         self._rules = TrainingRules(
             model,
             total,
             steps_per_epoch=per_epoch or None,
-            settings={name: rule for name, rule in rules if system_class(name).rule in kinds},
+            settings=own_settings,
         )
         self._optimizer = self._make_optimizer()
         if self._world > 1 and not is_sharded and self._progress.total:
