@@ -37,7 +37,7 @@ $(VENV)/dev-installed: requirements/dev.txt requirements/speech.txt $(VENV)/demo
 	$(VENV)/$(PIP_INSTALL) --no-deps --requirement requirements/speech.txt || echo "no PESQ: pip needs a C compiler to build it"
 	touch $@
 
-demo: $(VENV)/demo-installed  ## train and compare all six systems, and test a claim on one; a report is written
+demo: $(VENV)/demo-installed  ## train and compare six systems, and test a claim on one; a report is written
 	$(BIN)/headwise compare examples/tutorial/app.yaml --systems standard,weighted,agreement,mae-7,tim,moa --output runs/demo --jobs $(JOBS)
 	@echo "claim W3: the weights that the Weighted Transformer has learned, and random ones"
 	$(BIN)/headwise evaluate runs/demo/weighted-seed1 --ablate weighted=random --against runs/demo/weighted-seed1

@@ -11,7 +11,7 @@ from support.tiny_tasks import answer, run, write_lines
 
 import headwise as hw
 from headwise.data.tokenizers import TokenizerSettings, learn_tokenizer
-from headwise.report.text_models import hide_words, open_plain, text_batch
+from headwise.report.text_models import hide_words, open_transformers_model, text_batch
 
 TEXTS = ["open the file", "close the file again", "the kernel is dead", "read every page of it"]
 LONGEST = 24
@@ -59,7 +59,7 @@ def saved(tmp_path_factory):
 @pytest.mark.parametrize("name", MODELS)
 @torch.no_grad()
 def test_a_text_that_is_too_long_is_cut_where_the_model_ends(saved, name):
-    model, tokenizer = open_plain(saved / name)
+    model, tokenizer = open_transformers_model(saved / name)
     batch = text_batch(model, tokenizer, "page " * 40, TARGETS.get(name))
     assert batch["input_ids"].shape == (1, LONGEST)
     assert ("labels" in batch) == (name in ("gpt2", "marian"))
@@ -69,7 +69,7 @@ def test_a_text_that_is_too_long_is_cut_where_the_model_ends(saved, name):
 
 @torch.no_grad()
 def test_one_token_in_seven_is_hidden(saved):
-    model, tokenizer = open_plain(saved / "bert")
+    model, tokenizer = open_transformers_model(saved / "bert")
     batch = text_batch(model, tokenizer, "open the file close the file again")
     hidden = hide_words(batch, tokenizer)
     ids, labels = hidden["input_ids"], hidden["labels"]
@@ -81,15 +81,15 @@ def test_one_token_in_seven_is_hidden(saved):
 
 @torch.no_grad()
 def test_pruned_heads_stay_away_and_gates_beside_a_model_are_loaded(saved, tmp_path):
-    model, tokenizer = open_plain(saved / "gpt2")
+    model, tokenizer = open_transformers_model(saved / "gpt2")
     batch = text_batch(model, tokenizer, TEXTS[0])
     hw.prune_heads(model, {"transformer.h.1.attn": [1]})
     expected = model(**batch).logits
-    model.save_pretrained(tmp_path / "pruned")
-    tokenizer.save_pretrained(tmp_path / "pruned")
-    torch.testing.assert_close(open_plain(tmp_path / "pruned")[0](**batch).logits, expected)
+    model.save_pretrained(pruned := tmp_path / "pruned")
+    tokenizer.save_pretrained(pruned)
+    torch.testing.assert_close(open_transformers_model(pruned)[0](**batch).logits, expected)
     gated = shutil.copytree(saved / "gpt2", tmp_path / "gated")
-    hw.save_gates(hw.gate_heads(open_plain(gated)[0], "gated"), gated)
+    hw.save_gates(hw.gate_heads(open_transformers_model(gated)[0], "gated"), gated)
     result = answer(*_command(gated, tmp_path, TEXTS), "--ablation-level", "none")
     (findings,) = result["findings"].values()
     assert any("does" in text and "head" in text for text in findings)
@@ -130,7 +130,7 @@ def test_what_is_wrong_is_said(saved, tmp_path, monkeypatch, command, message):
     for name in ("config.json", "model.safetensors"):
         shutil.copy(Path("gpt2") / name, "without")
     if "infinite" in command:
-        model, tokenizer = open_plain("gpt2")
+        model, tokenizer = open_transformers_model("gpt2")
         model.lm_head.weight.data[0] = torch.inf
         model.save_pretrained("infinite")
         tokenizer.save_pretrained("infinite")

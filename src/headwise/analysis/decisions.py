@@ -153,12 +153,12 @@ def collect(
     decided_on: Counter[str] = Counter()  # positions, by the path of a system
     sequences = 0
     with record(model) as decisions, evaluating(model), torch.no_grad():
-        held = systems(model)
+        systems_by_path = systems(model)
         for batch in batches:
             model(**{name: tensor.to(device) for name, tensor in batch.items()})
             stacks = describe(batch) if describe else {}
             for path, routings in decisions.items():
-                stack, mask = _find_stack(model, held[path].site, stacks, batch)
+                stack, mask = _find_stack(model, systems_by_path[path].site, stacks, batch)
                 for routing in routings:
                     calls[path].append(_read_call(routing, stack, mask, sequences))
                     decided_on[path] += len(calls[path][-1].positions)
@@ -166,7 +166,8 @@ def collect(
             sequences += len(next(iter(batch.values())))
             if max(decided_on.values(), default=0) >= limit:
                 break
-    return [_join_calls(path, held[path], calls[path], sequences) for path in held if path in calls]
+    called = [(path, system) for path, system in systems_by_path.items() if path in calls]
+    return [_join_calls(path, system, calls[path], sequences) for path, system in called]
 
 
 def scaled(weights: Tensor) -> Tensor:
@@ -229,8 +230,8 @@ def _real_positions(routing: Routing, stack: Positions | None, mask: Tensor | No
     """Returns `(batch, time)`, `False` at padding; a time of 1 where positions are not known."""
     mask = mask if routing.padding is None else ~routing.padding
     has_time = routing.weights.dim() == 3
-    read = stack.shape if stack else (len(routing.weights), 1)
-    shape = routing.weights.shape[:2] if has_time else read
+    known_shape = stack.shape if stack is not None else (len(routing.weights), 1)
+    shape = routing.weights.shape[:2] if has_time else known_shape
     if mask is None or (has_time and mask.shape != shape):
         return torch.ones(shape, dtype=torch.bool)
     return mask.cpu() != 0
@@ -248,9 +249,8 @@ def _add_columns(positions: pd.DataFrame, stack: Positions, is_real: Tensor) -> 
     classes = {key: (ids, dict(enumerate(names))) for key, (ids, names) in stack.classes.items()}
     for label, (numbers, names) in {**tokens, **classes}.items():
         # Negative numbers have no name.
-        positions[label] = [
-            names.get(n, str(n)) if n >= 0 else None for n in select(numbers).tolist()
-        ]
+        ids = select(numbers).tolist()
+        positions[label] = [names.get(n, str(n)) if n >= 0 else None for n in ids]
     for name, values in stack.levels.items():
         positions[name] = select(values.double())
 

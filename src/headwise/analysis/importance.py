@@ -104,8 +104,8 @@ def head_importance(
     """
     importance: dict[str, list[Tensor]] = defaultdict(list)  # of each attention (items, heads)
     with with_identity_gates(model, layouts), evaluating(model):
-        known = attentions(model)
-        if not known:
+        attentions_by_path = attentions(model)
+        if not attentions_by_path:
             raise ValueError(f"model is a {type(model).__name__} without a known attention")
         for batch in [data] if isinstance(data, Mapping) else data:
             for path, values in _batch_importance(model, batch, loss).items():
@@ -117,7 +117,7 @@ def head_importance(
         )
     heads = []
     for path, batches in importance.items():
-        items, attention = pd.DataFrame(torch.cat(batches).numpy()), known[path]
+        items, attention = pd.DataFrame(torch.cat(batches).numpy()), attentions_by_path[path]
         mean, half = items.mean(), t.ppf(0.975, len(items) - 1) * items.sem()
         rows = enumerate(zip(mean, mean - half, mean + half, strict=True))
         heads += [Head(path, attention.site, attention.layer, head, *row) for head, row in rows]

@@ -86,8 +86,8 @@ def pmi(d: DecisionTable, label: str = "token", top: int = 10, least: int = 5) -
     """
     rows = d.positions[d.positions[label].notna()]
     names, assignment = rows[label].to_numpy(), pd.DataFrame(d.assignment[rows.index])
-    by_name = assignment.groupby(names)
-    decisions = rows["sequence"] if _has_one_class(rows, label) else rows.index.to_series()
+    by_name, is_constant = assignment.groupby(names), _is_constant_in_sequences(rows, label)
+    decisions = rows["sequence"] if is_constant else rows.index.to_series()
     n, occurrences = decisions.groupby(names).nunique(), by_name.size()
     table = by_name.mean().rename_axis("name").melt(ignore_index=False, var_name="unit")
     table = table.assign(n=n, occurrences=occurrences)
@@ -120,7 +120,7 @@ def epsilon_squared(d: DecisionTable, label: str) -> float:
     classes, w = rows[label], pd.DataFrame(d.weights[rows.index].astype(np.float64))
     if pd.api.types.is_numeric_dtype(classes):
         classes = pd.Series(np.frexp(classes)[1], classes.index)
-    if len(rows) and _has_one_class(rows, label):
+    if len(rows) and _is_constant_in_sequences(rows, label):
         sequence = rows["sequence"].to_numpy()
         w, classes = w.groupby(sequence).mean(), classes.groupby(sequence).first()
     by_class = w.groupby(classes.to_numpy())
@@ -193,6 +193,6 @@ def _centred(x: np.ndarray) -> np.ndarray:
     return np.where((deviations**2).sum(0) > 1e-12 * (x**2).sum(0), deviations, 0.0)
 
 
-def _has_one_class(rows: pd.DataFrame, label: str) -> bool:
+def _is_constant_in_sequences(rows: pd.DataFrame, label: str) -> bool:
     """Says whether all rows of each sequence have the same class."""
     return bool((rows.groupby("sequence")[label].nunique() == 1).all())

@@ -98,9 +98,9 @@ def compare(
     folder = (output or Path("runs") / Path(recipe).stem).expanduser()
     console, comparisons = Console(stderr=print_commands), {}
 
-    def write(data_folder: Path) -> None:
-        comparisons[data_folder] = read_comparison(data_folder)
-        write_report(data_folder, comparisons[data_folder])
+    def write(comparison_folder: Path) -> None:
+        comparisons[comparison_folder] = read_comparison(comparison_folder)
+        write_report(comparison_folder, comparisons[comparison_folder])
 
     with cluster(ray_address) as ray:  # fails before the data are read
         planned = plan_comparison(
@@ -122,15 +122,15 @@ def compare(
                 planned, folder, command_line(), console, launcher=launcher, write=write
             )
         except (KeyboardInterrupt, RunsFailed) as error:
-            for data_folder in comparisons:
-                say(console, f"report as far as it goes: {data_folder / PAGE}")
+            for comparison_folder in comparisons:
+                say(console, f"report as far as it goes: {comparison_folder / PAGE}")
             if isinstance(error, KeyboardInterrupt):
                 raise
             fail(str(error), status=1)
-    for data_folder, comparison in comparisons.items():
+    for comparison_folder, comparison in comparisons.items():
         console.print(results_table(comparison), crop=False)
         say(console, verdict(comparison))
-        say(console, f"report: {data_folder / PAGE}")
+        say(console, f"report: {comparison_folder / PAGE}")
     print_next(console, runs[-1].folder)
 
 

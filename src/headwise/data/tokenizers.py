@@ -36,6 +36,7 @@ Kind = Literal["lines", "masked", "classifier", "translation"]
 Role = Literal["pad", "bos", "eos", "unk", "mask"]
 PAD, BOS, EOS, UNK, MASK, LINE_END = "<pad>", "<bos>", "<eos>", "<unk>", "<mask>", "\n"
 SPACE = "▁"  # shows a space on pages, as in sentencepiece
+SPECIAL_ID_NAMES = ("pad_token_id", "bos_token_id", "eos_token_id")  # for a config
 
 _TOKENS: dict[Role, str] = {"pad": PAD, "bos": BOS, "eos": EOS, "unk": UNK, "mask": MASK}
 # The roles that a model needs, and the templates of a text and of a pair of texts.

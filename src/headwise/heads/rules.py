@@ -38,15 +38,15 @@ class RuleSettings(Settings):
         """Raises `ValueError` if the settings do not fit a training of `total_steps` steps."""
 
 
-def rule_settings(name: str, rule: "type[Rule]", values: Any) -> RuleSettings:
+def rule_settings(name: str, rule_class: "type[Rule]", values: Any) -> RuleSettings:
     """The settings of a system's rule; raises `ValueError` for an unknown key or a bad value."""
     try:
-        return rule.settings_class.model_validate(values)
+        return rule_class.settings_class.model_validate(values)
     except ValidationError as error:
         problem = error.errors()[0]
         key = ".".join(map(str, (name, *problem["loc"])))
         if problem["type"] == "extra_forbidden":
-            expected = expected_one_of(problem["loc"][-1], rule.settings_class.model_fields)
+            expected = expected_one_of(problem["loc"][-1], rule_class.settings_class.model_fields)
             raise ValueError(f"{key} is no setting, {expected}") from None
         raise ValueError(f"{key} is {problem['input']!r}: {problem['msg']}") from None
 

@@ -65,9 +65,9 @@ def system_class(name: Any) -> type[System]:
     if isinstance(name, str) and name in SYSTEMS:
         return SYSTEMS[name]
     module, _, attribute = str(name).partition(":")
-    system = getattr(sys.modules.get(module), attribute, None) if attribute else None
-    if isinstance(system, type) and issubclass(system, System):
-        return system
+    kind = getattr(sys.modules.get(module), attribute, None) if attribute else None
+    if isinstance(kind, type) and issubclass(kind, System):
+        return kind
     if attribute and module not in sys.modules:
         raise ValueError(
             f"the system {name!r} is of the module {module}, which is not imported: import it "
@@ -79,25 +79,25 @@ def system_class(name: Any) -> type[System]:
     )
 
 
-def system_name(system: type[System]) -> str:
+def system_name(kind: type[System]) -> str:
     """What plans and recipes call a system: its short name, or `module:Class`."""
     for name, known in SYSTEMS.items():
-        if known is system:
+        if known is kind:
             return name
-    return f"{system.__module__}:{system.__qualname__}"
+    return f"{kind.__module__}:{kind.__qualname__}"
 
 
 def rules_by_name() -> dict[str, type[Rule]]:
     """The rules of training of headwise's systems, by the systems' names."""
-    return {name: system.rule for name, system in SYSTEMS.items() if system.rule is not None}
+    return {name: kind.rule for name, kind in SYSTEMS.items() if kind.rule is not None}
 
 
-def rule_name(system: type[System]) -> str:
+def rule_name(kind: type[System]) -> str:
     """The name under which a recipe has the settings of a system's rule of training: that of the
     system which declares the rule, so that subclasses share its settings.
     """
-    names = (name for name, rule in rules_by_name().items() if rule is system.rule)
-    declares = next(base for base in system.__mro__ if "rule" in vars(base))
+    names = (name for name, rule in rules_by_name().items() if rule is kind.rule)
+    declares = next(base for base in kind.__mro__ if "rule" in vars(base))
     return next(names, system_name(declares))
 
 
@@ -118,8 +118,8 @@ def layer_specs(plan: Plan, depths: Mapping[str, int]) -> dict[str, list[LayerSp
     plan = {"system": plan} if isinstance(plan, str) else plan
     is_whole = "system" in plan
     if is_whole:
-        system = system_class(plan["system"])
-        plan = {site: plan for site in depths if _naming_site(system, site, depths) == site}
+        kind = system_class(plan["system"])
+        plan = {site: plan for site in depths if _naming_site(kind, site, depths) == site}
     specs: dict[str, dict[int, LayerSpec]] = {site: {} for site in depths}
     for site, entries in plan.items():
         check_choice(**{"a site in attention": (site, tuple(depths))})
@@ -172,14 +172,14 @@ def build_system(spec: LayerSpec, config: Any, site: str, layer: int) -> System:
     return system
 
 
-def plan_options(system: type[System]) -> list[str]:
+def plan_options(kind: type[System]) -> list[str]:
     """The options of a system that a plan can give: arguments of its constructor, by name.
 
     >>> "dropped_heads" in plan_options(SYSTEMS["mae"])
     True
     """
-    options = {"preset": None} if system.presets else {}
-    bases = [base for base in system.__mro__ if "__init__" in vars(base)]
+    options = {"preset": None} if kind.presets else {}
+    bases = [base for base in kind.__mro__ if "__init__" in vars(base)]
     for base in (base for base in bases if base is not System and issubclass(base, System)):
         for option in signature(base.__init__).parameters.values():
             # What a base needs, and the class itself does not take, it gives to the base.
@@ -220,8 +220,8 @@ def _read_entry(site: str, entry: Any, depths: Mapping[str, int]) -> tuple[list[
     return numbers, spec
 
 
-def _naming_site(system: type[System], site: str, sites: Iterable[str]) -> str:
+def _naming_site(kind: type[System], site: str, sites: Iterable[str]) -> str:
     """The site at which a plan has to name a system, for layers that have the given site."""
     layer_sites = [other for other in sites if other.split("_")[0] == site.split("_")[0]]
     places = {"attention": site, "feed-forward": layer_sites[-1], "layer": layer_sites[0]}
-    return places[system.replaces]
+    return places[kind.replaces]

@@ -17,16 +17,17 @@ _EXPECTED = {
 }
 
 
-def explain(error: ValidationError, document: Any, kind: type[BaseModel], prefix: str = "") -> str:
+def explain(
+    error: ValidationError, document: Any, settings_class: type[BaseModel], prefix: str = ""
+) -> str:
     """Returns a line for each key that is wrong.
 
     Args:
-        error: the error of pydantic.
-        document: the keys and values that were checked.
-        kind: the class of settings that checked them.
+        error, document: the error of pydantic, and the keys and values that were checked.
+        settings_class: the class of settings that checked them.
         prefix: the path of the document in a recipe, such as `data.options.`.
     """
-    whole = kind.model_json_schema()
+    whole = settings_class.model_json_schema()
     schemas = [whole, *whole.get("$defs", {}).values()]
     known = {name for schema in schemas for name in schema.get("properties", {})}
     lines: dict[str, str] = {}
@@ -34,9 +35,8 @@ def explain(error: ValidationError, document: Any, kind: type[BaseModel], prefix
         keys = _key_path(problem["loc"], document, is_missing=problem["type"] == "missing")
         path, message = prefix + ".".join(keys), problem["msg"]
         if problem["type"] == "extra_forbidden":
-            hint = did_you_mean(keys[-1], known)
-            if path in ("data.train", "data.validation", "data.test"):
-                hint = f", expected data.files.{keys[-1]}"
+            is_file = path in ("data.train", "data.validation", "data.test")
+            hint = f", expected data.files.{keys[-1]}" if is_file else did_you_mean(keys[-1], known)
             line = f"there is no key {path}{hint}"
         elif problem["type"] == "missing":
             line = f"{path} is missing"

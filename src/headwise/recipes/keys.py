@@ -109,22 +109,22 @@ def _system_keys(name: str) -> Iterator[Key]:
         yield Key(key, ablation_option(ablation) or "–", ablation_meaning(ablation))
 
 
-def _argument_keys(function: Callable[..., Any], prefix: str, names: list[str]) -> Iterator[Key]:
+def _argument_keys(documented: Callable[..., Any], prefix: str, names: list[str]) -> Iterator[Key]:
     """Yields arguments of a function, or of a class and its bases."""
-    meanings = _descriptions(function, "Args")
+    meanings = _descriptions(documented, "Args")
     defaults: dict[str, Any] = {}
-    for base in _bases(function):
+    for base in _bases(documented):
         if base is not object:
             defaults |= {p.name: p.default for p in inspect.signature(base).parameters.values()}
     for name in names:
         yield Key(f"{prefix}{name}", _as_yaml(defaults.get(name)), meanings.get(name, ""))
 
 
-def _bases(function: Any) -> list[Any]:
-    return list(reversed(inspect.getmro(function))) if isinstance(function, type) else [function]
+def _bases(documented: Any) -> list[Any]:
+    return [*inspect.getmro(documented)[::-1]] if isinstance(documented, type) else [documented]
 
 
-def _descriptions(function: Any, heading: str) -> dict[str, str]:
+def _descriptions(documented: Any, heading: str) -> dict[str, str]:
     """Returns the descriptions of names under a heading of a docstring, such as `Args`.
 
     A class has those of its bases, too, without transformers' classes.
@@ -141,7 +141,7 @@ def _descriptions(function: Any, heading: str) -> dict[str, str]:
     ('low, high: the lowest frequency, and the highest.', 'samples per second.')
     """
     meanings: dict[str, str] = {}
-    for base in _bases(function):
+    for base in _bases(documented):
         text = vars(base).get("__doc__") if isinstance(base, type) else base.__doc__
         if (base.__module__ or "").startswith("transformers."):
             continue

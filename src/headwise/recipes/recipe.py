@@ -140,10 +140,10 @@ class Recipe(Settings):
     @field_validator("model")
     @classmethod
     def _absolute_pretrained(cls, model: dict[str, Any]) -> dict[str, Any]:
-        run = model.get("pretrained")
-        if not isinstance(run, str | None):
-            raise ValueError(f"pretrained is {shown(run)}, expected a folder in quotes")
-        return {**model, "pretrained": absolute(run)} if run else model
+        folder = model.get("pretrained")
+        if not isinstance(folder, str | None):
+            raise ValueError(f"pretrained is {shown(folder)}, expected a folder in quotes")
+        return {**model, "pretrained": absolute(folder)} if folder else model
 
     @field_validator("seeds")
     @classmethod
@@ -259,9 +259,9 @@ class RecipeFile:
         document = with_changes(document, [*self._changes, *changes])
         for key in _COMPARISON_KEYS:
             document.pop(key, None)
-        run = (document.get("model") or {}).get("pretrained")
-        if name is not None and run is not None:
-            document["model"] = {**document["model"], "pretrained": str(run).replace(SYSTEM, name)}
+        model = document.get("model") or {}
+        if (folder := model.get("pretrained")) is not None and name is not None:
+            document["model"] = {**model, "pretrained": str(folder).replace(SYSTEM, name)}
         return self._validate(document, ", ".join(where), has_model=True)
 
     def is_set(self, keys: Sequence[str], system: str | None = None) -> bool:

@@ -29,7 +29,7 @@ from headwise.report.text_models import (
     describe_text,
     hide_words,
     longest_input,
-    open_plain,
+    open_transformers_model,
     text_batch,
     text_task,
 )
@@ -128,17 +128,18 @@ def analyse_runs(
     """
     folders = list({model.resolve(): model for model in models}.values())
     names = distinct_names(folders)
-    plain = [model for model in folders if is_transformers_model(model)]
-    if plain and text is None:
-        kind = "is a model" if plain[0].is_dir() else "is no folder, at best a model on the hub"
-        raise ValueError(f"{plain[0]} {kind}, which has no data: add --text FILE for it to read")
+    transformers_models = [model for model in folders if is_transformers_model(model)]
+    if transformers_models and text is None:
+        first = transformers_models[0]
+        kind = "is a model" if first.is_dir() else "is no folder, at best a model on the hub"
+        raise ValueError(f"{first} {kind}, which has no data: add --text FILE for it to read")
     if text is None:
         runs = [open_run(folder, split, console, changes) for folder in folders]
         for other in runs[1:]:
             check_same_items(runs[0], other)
         named_runs = zip(runs, names, strict=True)
         analyses = [_analyse_run(run, name, level, console) for run, name in named_runs]
-    elif plain != folders or changes or split != "test":
+    elif transformers_models != folders or changes or split != "test":
         raise ValueError(
             "--text is given, expected models of no run alone, and neither --set nor --split: "
             "a run reads its own data, which these options change"
@@ -172,7 +173,7 @@ def _analyse_run(run: FinishedRun, name: str, level: Level, console: Console) ->
 
 
 def _analyse_text(folder: Path, name: str, file: Path, level: Level, console: Console) -> Analysis:
-    model, tokenizer = open_plain(folder)
+    model, tokenizer = open_transformers_model(folder)
     batches, describe = _read_lines(model, tokenizer, file), describe_text(tokenizer)
     quality = loss_quality(model, batches)
     with with_identity_gates(model):

@@ -90,7 +90,7 @@ def write_report(folder: Path, comparison: Comparison | None = None) -> Path:
     """
     comparison = comparison or read_comparison(folder)
     makers = (
-        *(quality_section, scores_section, learning_section, heads_section),
+        *(quality_section, other_scores_section, learning_section, heads_section),
         *(samples_section, pictures_section, provenance_section),
     )
     sections = [make(comparison) for make in makers] if comparison.runs else []
@@ -315,7 +315,7 @@ def shorten(name: str) -> str:
     return name if len(name) <= _LETTERS else f"{name[:half]}…{name[-half:]}"
 
 
-def scores_section(comparison: Comparison) -> Section | None:
+def other_scores_section(comparison: Comparison) -> Section | None:
     """Makes the section on further scores and further test sets: a column each."""
     rows: dict[str, dict[str, str]] = {}
     for score in comparison.scores[comparison.scores["family"] != RANKING].itertuples():

@@ -34,7 +34,7 @@ from headwise.pretrained.layouts import HeadLayout
 from headwise.pretrained.record import capture_attention_weights, record
 from headwise.report.explorer_input import ModelInput, Source, batch_input, run_input, text_input
 from headwise.report.explorer_output import Outputs, pack_array
-from headwise.report.text_models import check_finite, open_plain
+from headwise.report.text_models import check_finite, open_transformers_model
 from headwise.runs.evaluate import applied_ablations
 from headwise.runs.folder import distinct_names, read_model, read_recipe
 from headwise.runs.names import is_transformers_model
@@ -183,7 +183,7 @@ def explore_runs(
             if is_transformers_model(folder):
                 if source.text is None:
                     raise ValueError(f"{folder} is no run and has no data: give a text by --text")
-                model, tokenizer = open_plain(folder)
+                model, tokenizer = open_transformers_model(folder)
                 model_input = text_input(model, tokenizer, source.text, source.target)
             else:
                 recipe = read_recipe(folder, changes, keys=("evaluation",))

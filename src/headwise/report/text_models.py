@@ -23,7 +23,7 @@ _HIDDEN_ONE_IN = 7  # one token in so many is hidden from a masked language mode
 _NO_LIMIT = 10**9  # tokenizers that know no limit say 10³⁰
 
 
-def open_plain(name: str | Path) -> tuple[PreTrainedModel, PreTrainedTokenizerFast]:
+def open_transformers_model(name: str | Path) -> tuple[PreTrainedModel, PreTrainedTokenizerFast]:
     """Returns the model and the tokenizer that a folder holds, or those of a name on the hub.
 
     The model is of the class that its config names, in evaluation mode, with the heads that

@@ -68,7 +68,7 @@ def plan_comparison(
         raise RecipeError("evaluation.test is false, expected true: test scores are compared")
     grid = grid or {}
     tuning.check_grid(grid, file, systems, names, match=match)
-    comparisons = []
+    planned = []
     for name in names:
         say(console, f"reading {name or 'the data'}", "dim")
         comparison = DatasetComparison(file, systems, seeds, folder / (name or ""), name, grid)
@@ -77,8 +77,8 @@ def plan_comparison(
         for system in systems[1:] if match else ():
             comparison.match(system)
             say(console, f"{system}: {comparison.matched[system]}", "dim")
-        comparisons.append(comparison)
-    return comparisons
+        planned.append(comparison)
+    return planned
 
 
 @dataclass
@@ -92,7 +92,7 @@ class DatasetComparison:
     dataset: str | None
     grid: tuning.Grid
     task: Task = field(init=False)  # the data, as all systems read them
-    matched: dict[str, str] = field(default_factory=dict)  # the new widths of a system, as a text
+    matched: dict[str, str] = field(default_factory=dict)  # the new widths of a system, in words
     tuned: dict[str, Tries] = field(default_factory=dict)
     # Matched widths and tuned values, as changes to the recipe of each system.
     changes: dict[str, list[Change]] = field(default_factory=dict)
@@ -278,7 +278,7 @@ def match_parameters(
 
 
 def run_comparison(
-    comparisons: Sequence[DatasetComparison],
+    planned: Sequence[DatasetComparison],
     folder: Path,
     command: str,
     console: Console,
@@ -289,7 +289,7 @@ def run_comparison(
     """Trains every system with every seed under one budget, and returns the runs.
 
     Args:
-        comparisons: the result of `plan_comparison` for the folder.
+        planned: the result of `plan_comparison` for the folder.
         folder: of the comparison.
         command: that reproduces the comparison.
         console: for bars and notes.
@@ -313,7 +313,7 @@ def run_comparison(
     def write_results(*, is_last: bool = False) -> None:
         if not any(run.result() for run in all_runs):
             return
-        for comparison, runs in zip(comparisons, runs_by_data, strict=True):
+        for comparison, runs in zip(planned, runs_by_data, strict=True):
             # Runs at work would disturb measurements of times.
             times = comparison.measure_times(runs) if is_last else {}
             document = comparison.describe(runs, command, times).model_dump_json(indent=1)
@@ -321,9 +321,9 @@ def run_comparison(
             write(comparison.folder)
 
     with locked(folder):
-        tries = [run for each in comparisons for run in each.init_folders(each.tries())]
+        tries = [run for each in planned for run in each.init_folders(each.tries())]
         train_all(tries, console, launcher, after_each=remove_weights_of_tries)
-        runs_by_data = [each.init_folders(each.next_runs(console)) for each in comparisons]
+        runs_by_data = [each.init_folders(each.next_runs(console)) for each in planned]
         all_runs = [run for runs in runs_by_data for run in runs]
         train_all(all_runs, console, launcher, after_each=write_results)
         say(console, "timing steps and generation", "dim")

@@ -37,9 +37,9 @@ def evaluate(
     """Evaluates a model on a split of the data, with the ablations of the settings."""
 
     def map_with_bar(batches: Sequence[Any], compute: Callable[[Any], Any]) -> list[Any]:
-        with bars(console, transient=True) as shown_bars:
-            bar = shown_bars.add_task(label, total=len(batches), figures="batches evaluated")
-            return [compute(batch) for batch in shown_bars.track(batches, task_id=bar)]
+        with bars(console, transient=True) as progress:
+            bar = progress.add_task(label, total=len(batches), figures="batches evaluated")
+            return [compute(batch) for batch in progress.track(batches, task_id=bar)]
 
     say_begin(console, f"{label}: evaluation on {split} begins")
     with applied_ablations(model, settings, console, label), evaluation_mode(model):

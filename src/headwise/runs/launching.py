@@ -128,7 +128,7 @@ def _side_by_side(runs: Mapping[str, Run], launcher: Launcher, console: Console)
     ray, jobs = launcher.ray, launcher.jobs
     shares = _shares(jobs) if ray is None else [{}] * (len(runs) if jobs == 1 else jobs)
     waiting, at_work, is_stopping = list(runs), dict[str, Any](), False
-    with StopSignal() as signal, bars(console, transient=True) as display:
+    with StopSignal() as signal, bars(console, transient=True) as progress:
         try:
             while at_work or (waiting and not is_stopping):
                 while waiting and shares and not is_stopping:
@@ -139,7 +139,7 @@ def _side_by_side(runs: Mapping[str, Run], launcher: Launcher, console: Console)
                         process: Any = RunProcess(arguments, folder, share)
                     else:
                         process = _RunTask(ray, arguments, folder)
-                    bar = display.add_task(name, total=None, figures="waits")
+                    bar = progress.add_task(name, total=None, figures="waits")
                     at_work[name] = process, share, bar
                     if not console.is_terminal:
                         say(console, f"{name}: waits for its first step")
@@ -152,12 +152,12 @@ def _side_by_side(runs: Mapping[str, Run], launcher: Launcher, console: Console)
                     if (reason := process.poll()) is not None:
                         del at_work[name]
                         shares.append(share)
-                        display.remove_task(bar)
+                        progress.remove_task(bar)
                         if not is_stopping:
                             yield name, reason
                     elif state := last_progress(runs[name].folder):
                         step, total, figures = state["step"], state["total"], format_losses(state)
-                        display.update(bar, completed=step, total=total, figures=figures)
+                        progress.update(bar, completed=step, total=total, figures=figures)
         except BaseException:  # a second Ctrl-C, or pages that cannot be written
             for process, _, _ in at_work.values():
                 process.stop()

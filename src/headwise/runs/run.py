@@ -58,9 +58,9 @@ def train_run(folder: Path, console: Console, *, task: Task | None = None) -> Ru
         with accelerator.local_main_process_first():  # it fills the cache of the others
             task = task or _read_data(folder, recipe, console)
         digests = [task.content_hash()]
-        start = recipe.pretrained_folder()
-        if start is not None and start.is_dir():  # a finished run does without
-            digests.append(digest_weights(start))
+        pretrained_folder = recipe.pretrained_folder()
+        if pretrained_folder is not None and pretrained_folder.is_dir():  # finished runs do without
+            digests.append(digest_weights(pretrained_folder))
         if gather_object([digests]) != [digests] * accelerator.num_processes:
             raise FolderError(f"the processes that share {folder} have different data")
         if is_main:
@@ -119,9 +119,8 @@ def _train(
     model = task.build_model(recipe)
     freeze_all_but(model, settings.train)
     model_class = type(model)  # FSDP changes the class
-    check_ablations(
-        model, recipe.evaluation, console, recipe.system or "the model"
-    )  # before the training
+    # before the training
+    check_ablations(model, recipe.evaluation, console, recipe.system or "the model")
     has_decisions = settings.snapshots and _units(model)
     monitor = decision_monitor(task, settings.batch_tokens) if has_decisions else lambda model: {}
     progress = Trainer(

@@ -101,13 +101,13 @@ def choose(system: str, grid: Grid, results: Iterable[RunResult]) -> Tries:
         )
         for combination, result in zip(combinations(grid), results, strict=True)
     ]
-    converged = [index for index, each in enumerate(tries) if not each.diverged]
-    if not converged:
+    sound = [index for index, each in enumerate(tries) if not each.diverged]
+    if not sound:
         raise ValueError(
             f"every try of {system} diverged: add values to --tune, such as smaller learning "
             f"rates; finished tries are not trained again"
         )
-    best = min(converged, key=lambda index: tries[index].validation_loss)
+    best = min(sound, key=lambda index: tries[index].validation_loss)
     notes = []
     for (key, value), values in zip(tries[best].values.items(), grid.values(), strict=True):
         if all(type(each) in (int, float) for each in values):

@@ -40,11 +40,11 @@ from headwise.ops import IGNORED_LABEL
 from headwise.recipes.pretrained import pretrained_config, pretrained_model
 from headwise.recipes.recipe import Recipe
 from headwise.tasks.scores import Outcome, Sample, Score, spread
-from headwise.tasks.task import SPECIAL_IDS, BatchMap, Positions, PredictRequest, Task, map_batches
+from headwise.tasks.task import BatchMap, Positions, PredictRequest, Task, map_batches
 
 _SAMPLES = 12  # examples in a report
 _BATCH_SIZE = 64  # texts of a batch in evaluation and in `predict`
-_CORRELATIONS = ("Pearson", "Spearman")  # the scores of a regression
+_REGRESSION_SCORES = ("Pearson", "Spearman")  # correlations
 _TITLES = {"text": "Text", "pair": "Second text", "label": "Label"}  # of samples
 # The arguments of configurations that encoder and classifier share.
 _ENCODER_KEYS = {field.name for field in fields(StackConfig)} | {"vocab_size"}
@@ -116,9 +116,9 @@ class Classification(Task):
         texts, names, by_index = columns["text"], data.classes or [], {}
         if names and not any(re.fullmatch(r"-?\d+|True|False", name) for name in names):
             by_index = {-1: None, **dict(enumerate(names))}  # -1 is no label, as on the hub
-        seconds: Any = columns.get("pair", texts)
+        second_texts: Any = columns.get("pair", texts)
         rows: list[tuple[str, str, str]] = []
-        for text, second, label in zip(texts, seconds, columns["label"], strict=True):
+        for text, second, label in zip(texts, second_texts, columns["label"], strict=True):
             label = by_index.get(label, label)
             if label not in (None, "") and all(x and x.strip() for x in (text, second)):
                 rows.append((text, second, str(label)))
@@ -208,7 +208,7 @@ class Classification(Task):
         if task is None:
             settings = recipe.tokenizer or tokenizers.TokenizerSettings()
             return {**sizes, "vocab_size": tokenizers.largest_size(settings, "classifier")}
-        ids = {name: getattr(task.tokenizer, name) for name in SPECIAL_IDS}
+        ids = {name: getattr(task.tokenizer, name) for name in tokenizers.SPECIAL_ID_NAMES}
         return {**sizes, **ids, "vocab_size": tokenizers.vocab_size(task.tokenizer)}
 
     @classmethod
@@ -259,7 +259,7 @@ class Classification(Task):
         if self.classes is None:
             outputs = [f"{number:.3f}" for number in predicted]
             rows = np.column_stack([labels, predicted])
-            scores = [Score.from_rows(x, rows, x.lower(), note="× 100") for x in _CORRELATIONS]
+            scores = [Score.from_rows(x, rows, x.lower(), note="× 100") for x in _REGRESSION_SCORES]
         else:
             outputs = [self.classes[int(number)] for number in predicted]
             rows = np.column_stack([labels == predicted, np.ones(len(labels))])

@@ -264,7 +264,7 @@ class Images(Task):
     @torch.no_grad()
     def _pixel_weights(self, model: HeadwiseModel, ids: Tensor) -> dict[int, Tensor]:
         """Returns the weights of pixels by layer, `(images, height, width, experts)`."""
-        batches: dict[int, list[Tensor]] = {}  # by layer
+        weights_by_layer: dict[int, list[Tensor]] = {}
         for batch in ids.split(_BATCH_SIZE):
             with evaluating(model), record(model) as records:
                 model(input_ids=batch.to(model.device))
@@ -273,8 +273,8 @@ class Images(Task):
                 if weights.shape[:-1] == batch.shape:
                     weights = weights[:, 1:].float().cpu()  # the first position reads no pixel
                     weights = weights.unflatten(1, self.palette.shape[:2])
-                    batches.setdefault(systems(model)[path].layer, []).append(weights)
-        return {layer: torch.cat(weights) for layer, weights in batches.items()}
+                    weights_by_layer.setdefault(systems(model)[path].layer, []).append(weights)
+        return {layer: torch.cat(weights) for layer, weights in weights_by_layer.items()}
 
     def _spread_ids(self, split: str, number: int) -> Tensor:
         """Returns images spread over a split, which may be in the order of classes."""

@@ -43,7 +43,7 @@ from headwise.ops import IGNORED_LABEL
 from headwise.recipes.recipe import Evaluation, Recipe
 from headwise.settings import LARGEST_SEED
 from headwise.tasks.scores import LEAST_ITEMS, Outcome, Score
-from headwise.tasks.task import SPECIAL_IDS, BatchMap, Positions, PredictRequest, Task, map_batches
+from headwise.tasks.task import BatchMap, Positions, PredictRequest, Task, map_batches
 from headwise.training.loss import preserve_rng_state
 
 _BATCH_TOKENS = 8192  # tokens that a model reads at once in evaluation
@@ -111,7 +111,7 @@ class RunningText(Task):
     rows_at_once = 10_000
     features = datasets.Features({"input_ids": datasets.List(datasets.Value("int32"))})
     model_kind: ClassVar[tokenizers.Kind]
-    special_ids: ClassVar[tuple[str, ...]] = SPECIAL_IDS  # in the model's configuration
+    special_id_names: ClassVar[tuple[str, ...]] = tokenizers.SPECIAL_ID_NAMES  # in a model's config
 
     @classmethod
     def clean(cls, columns: Columns, data: Any, split: str) -> Columns:
@@ -143,7 +143,7 @@ class RunningText(Task):
         sizes = {"max_length": recipe.data.block_length}
         if task is None:
             return sizes | {"vocab_size": tokenizers.largest_size(recipe.tokenizer, cls.model_kind)}
-        ids = {name: getattr(task.tokenizer, name) for name in cls.special_ids}
+        ids = {name: getattr(task.tokenizer, name) for name in cls.special_id_names}
         return {**sizes, **ids, "vocab_size": tokenizers.vocab_size(task.tokenizer)}
 
     def collate(self, items: list[Any]) -> dict[str, Tensor]:

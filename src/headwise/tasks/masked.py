@@ -101,7 +101,7 @@ class MaskedLanguageModelling(RunningText):
     item_name = "sequences"
     model_kind = "masked"
     stacks = (("encoder", 128),)  # table 2 of Zhang et al. 2022, https://arxiv.org/abs/2210.05144
-    special_ids = (*RunningText.special_ids, "mask_token_id")
+    special_id_names = (*RunningText.special_id_names, "mask_token_id")
 
     def open(self, folder: Path | None) -> None:
         super().open(folder)

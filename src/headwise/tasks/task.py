@@ -36,7 +36,6 @@ from headwise.recipes.recipe import Evaluation, Recipe
 from headwise.tasks.scores import Outcome
 from headwise.training.batches import token_batches
 
-SPECIAL_IDS = ("pad_token_id", "bos_token_id", "eos_token_id")  # of a tokenizer, for a config
 # Returns the results of a function for some batches, in order; a command may show a progress bar.
 BatchMap = Callable[[Sequence[Any], Callable[[Any], Any]], list[Any]]
 

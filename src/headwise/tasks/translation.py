@@ -32,7 +32,7 @@ from headwise.models.text import Seq2SeqLM, shift_right
 from headwise.ops import IGNORED_LABEL
 from headwise.recipes.recipe import Evaluation, Recipe
 from headwise.tasks.scores import Outcome, Sample, Score, spread
-from headwise.tasks.task import SPECIAL_IDS, BatchMap, Positions, PredictRequest, Task, map_batches
+from headwise.tasks.task import BatchMap, Positions, PredictRequest, Task, map_batches
 from headwise.training.batches import token_batches
 
 _SEARCH_TOKENS = 4096  # source tokens of a batch, times the beam size
@@ -178,7 +178,7 @@ class Translation(Task):
         else:
             is_joint, size = task.source is task.target, tokenizers.vocab_size(task.source)
             target_size = tokenizers.vocab_size(task.target)
-            arguments = {name: getattr(task.target, name) for name in SPECIAL_IDS}
+            arguments = {name: getattr(task.target, name) for name in tokenizers.SPECIAL_ID_NAMES}
         if not recipe.pretrained:
             arguments["share_embeddings"] = "all" if is_joint else "target"
         return {**arguments, "vocab_size": size, "target_vocab_size": target_size}

@@ -66,11 +66,11 @@ class TrainingRules:
         self.steps_per_epoch, self.rules = steps_per_epoch, dict[str, Rule]()
         self._is_prepared = False
         remaining = dict(settings or {})
-        for kind, systems in rules_in(model).items():
+        for rule_class, systems in rules_in(model).items():
             name = rule_name(type(next(iter(systems.values()))))
-            chosen = rule_settings(name, kind, remaining.pop(name, {}))
+            chosen = rule_settings(name, rule_class, remaining.pop(name, {}))
             chosen.check(total_steps)
-            self.rules[name] = kind(model, systems, chosen)
+            self.rules[name] = rule_class(model, systems, chosen)
         for name in remaining:
             known = ", ".join(self.rules) or "none has one"
             raise ValueError(
