@@ -171,7 +171,7 @@ def collect(
 
 
 def scaled(weights: Tensor) -> Tensor:
-    """Scales the weights of each decision to sum 1; if all are 0, none is preferred to another.
+    """Scales the weights of each decision to sum 1; if all are 0, they become equal.
 
     >>> scaled(torch.tensor([[1.0, 3.0], [0.0, 0.0]]))  # an ablation may leave nothing
     tensor([[0.2500, 0.7500],

@@ -39,7 +39,7 @@ def colored_noise(random: Random, samples: int, color: str) -> Waveform:
 
 
 def mix(clean: Waveform, noise: Waveform, snr: float, level: float) -> tuple[Waveform, Waveform]:
-    """Returns noisy speech, and the clean speech at the same scale.
+    """Adds noise to clean speech; returns the noisy speech and the clean speech, scaled alike.
 
     Args:
         clean: clean speech, `(samples,)`.
@@ -60,7 +60,7 @@ def mix(clean: Waveform, noise: Waveform, snr: float, level: float) -> tuple[Wav
 
 
 class Recordings:
-    """The waveforms of rows, which are read when they are used.
+    """The recordings of a data set: the waveform of a row is read only when it is used.
 
     Attributes:
         samples, speakers: the length and the speaker of each row.

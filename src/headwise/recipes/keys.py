@@ -121,7 +121,9 @@ def _argument_keys(documented: Callable[..., Any], prefix: str, names: list[str]
 
 
 def _bases(documented: Any) -> list[Any]:
-    return [*inspect.getmro(documented)[::-1]] if isinstance(documented, type) else [documented]
+    if not isinstance(documented, type):
+        return [documented]
+    return list(reversed(inspect.getmro(documented)))
 
 
 def _descriptions(documented: Any, heading: str) -> dict[str, str]:

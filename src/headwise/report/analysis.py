@@ -169,7 +169,7 @@ def _percent(share: float) -> str:
 
 
 def _tables_by_unit(analysis: Analysis) -> dict[str, list[DecisionTable]]:
-    """Groups the systems that have several units by the kind of their units."""
+    """Groups the decision tables by kind of unit (`expert`, `head`); skips those of one unit."""
     tables: dict[str, list[DecisionTable]] = {}
     for d in analysis.decisions:
         if d.weights.shape[1] > 1:

@@ -210,7 +210,7 @@ def explore_runs(
 def _model_payload(
     name: str, model: nn.Module, model_input: ModelInput, without: Without, console: Console
 ) -> dict[str, Any]:
-    """Collects the data of a page on one model and its input."""
+    """Runs a model, whole and without each part; collects what the page shows of it."""
     stacks = model_input.stacks
     longest = max(positions.shape[1] for positions in stacks.values())
     heads = sum(attention.num_heads for attention in attentions(model).values())

@@ -71,7 +71,7 @@ def locked(folder: Path) -> Iterator[None]:
 
 
 def init_run_folder(folder: Path, recipe: Recipe, name: str = RECIPE) -> None:
-    """Writes a recipe into the folder of its run.
+    """Writes the recipe into the folder where it will be trained, unless another run is there.
 
     As long as nothing has been trained there, another recipe may take its place: the first start
     may have failed on a wrong setting.
