@@ -135,9 +135,6 @@ def test_learning(form: str) -> None:
     for subject in subjects(form):
         laws.every_weight_learns(subject)
         laws.every_weight_learns(subject, padding=torch.eye(ROWS, TIME) > 0)
-        frozen = next(subject.module.parameters())
-        frozen.requires_grad_(False)
-        laws.every_weight_learns(subject)
 
 
 @each_form

@@ -105,7 +105,7 @@ def test_copies(name, system, tmp_path):
 
 @over(MODELS)
 def test_learning(name, system):
-    """Every weight of the gates learns while the frozen model gets no gradient."""
+    """Every weight of the gates learns over a frozen model."""
     model = subject(name, system)
     gates = {id(parameter) for parameter in hw.gate_parameters(model.module)}
     for parameter in model.module.parameters():

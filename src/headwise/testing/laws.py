@@ -142,16 +142,16 @@ def hidden_changes_nothing(
     """Asserts that no result of a position depends on a position that it may not see.
 
     Args:
-        mask: `(time, time)`, `(rows, time, time)` or `(rows, heads, time, time)`; boolean `True` is
-            hidden, as is -1000 or less in a float mask. Without one the subject has to be causal.
+        mask: of a subject of one layer: over several, a position depends on what its visible
+            positions see. `(time, time)`, `(rows, time, time)` or `(rows, heads, time, time)`;
+            boolean `True` is hidden, as is -1000 or less in a float mask. Without one the subject
+            has to be causal.
     """
     sees = torch.ones(rows, time, time, dtype=torch.bool)
     if mask is not None:
         hidden = mask if mask.dtype == torch.bool else mask <= -1000
         sees = sees & ~(hidden.all(1) if hidden.dim() == 4 else hidden)
     sees = (sees.tril() if subject.causal else sees) | torch.eye(time, dtype=torch.bool)
-    # Over several layers, a position also depends on positions that its visible positions see.
-    sees = torch.linalg.matrix_power(sees.double(), time) > 0
     batch = subject.draw(rows, time, seed)
     for train in (False, True):
         before = run(subject, batch, mask=mask, train=train).result
@@ -241,7 +241,7 @@ def copies_are_their_own(
 def every_weight_learns(
     subject: Subject, *, padding: Tensor | None = None, mask: Tensor | None = None, seed: int = 0
 ) -> None:
-    """Trainable parameters get finite gradients that are not zero, and frozen ones get none.
+    """Trainable parameters get finite gradients that are not zero.
 
     The one exception is a bias of the keys, which adds the same to all logits of a query.
 
@@ -249,12 +249,9 @@ def every_weight_learns(
         padding, mask: arguments of the call; some queries may see no key.
     """
     rows, time = (3, 5) if padding is None else padding.shape
-    parameters = subject.module.named_parameters()
-    frozen = {name for name, x in parameters if not x.requires_grad}
     batch = subject.draw(rows, time, seed)
     learning = run(subject, batch, padding=padding, mask=mask, train=True, gradients=True)
     for name, gradient in learning.gradients.items():
-        assert name not in frozen, f"{name} is frozen, and gets a gradient"
         assert gradient.isfinite().all(), f"gradients of {name} are not finite{_LOOK_FOR}"
         learns = gradient.any() or not gradient.numel() or name.endswith("k_proj.bias")
         assert learns, f"gradients of {name} are zero throughout"
