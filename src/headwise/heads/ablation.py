@@ -64,7 +64,10 @@ class Ablation:
             is_list = isinstance(value, Sequence) or getattr(value, "ndim", 0) > 0
             units = value if is_list else [value]
             self.units = tuple(checked_index(str(option), unit, 0, num_units - 1) for unit in units)
-            if name.startswith("without-") and len(set(self.units)) == num_units:
+            left = len(set(self.units))
+            if name.startswith("without-"):
+                left = num_units - left
+            if not left:
                 raise ValueError(f"ablation {name!r} leaves out all {num_units}: nothing is left")
         if name == "without-largest" and system.num_units == 1:
             raise ValueError(f"ablation {name!r} leaves out its only {system.unit}")

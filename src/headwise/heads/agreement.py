@@ -204,7 +204,7 @@ class AgreementAttention(Attention):
             capsules = capsules.relu_()
         votes = torch.bmm(capsules.expand(self.num_heads, -1, -1), self.vote_weight)
         # Ablations: who has no vote, and `uniform`, the first iteration alone.
-        iterations, voters = self.iterations, torch.arange(self.num_heads)
+        iterations, voters = self.iterations, torch.arange(self.num_heads, device="cpu")
         for ablation in () if self.training else self.ablations:
             if ablation.name == "uniform":
                 iterations = 1
@@ -213,6 +213,7 @@ class AgreementAttention(Attention):
         is_ablated = len(voters) < self.num_heads
         output, weights = self.route(votes[voters] if is_ablated else votes, iterations)
         if is_ablated:
+            voters = voters.to(weights.device)
             weights = weights.new_zeros(votes.shape[:2]).index_copy(0, voters, weights)
         leading = inputs.query.shape[:2]
         return output.unflatten(0, leading), Routing(weights.t().unflatten(0, leading))

@@ -71,7 +71,16 @@ class AttentionCall(NamedTuple):
     routing: Routing | None
 
     def weights(self) -> Tensor:
-        """Computes the attention weights, `(batch, heads, queries, keys)`."""
+        """Computes the attention weights, `(batch, heads, queries, keys)`.
+
+        Raises:
+            ValueError: the attention is a gate over the heads of another module, which attends.
+        """
+        if getattr(self.attention, "is_head_gate", False):
+            raise ValueError(
+                "the attention is a gate over the heads of a model of transformers, which alone "
+                "knows the weights: ask it for them, by output_attentions=True"
+            )
         return self.attention.attention_weights(self.q, self.k, self.mask)
 
 

@@ -79,6 +79,9 @@ class MixtureOfHeads(MultiHeadAttention):
         super().__init__(embed_dim, num_heads, **options)
         self.shared_heads, self.top_k = shared_heads, top_k
         self.balance_coef, self.scaled = balance_coef, scaled
+        if num_heads - shared_heads == 1:
+            left = [name for name in self.supported_ablations if name != "without-largest"]
+            self.supported_ablations = tuple(left)  # type: ignore[misc]
 
         self.routed_router = nn.Linear(embed_dim, num_heads - shared_heads, bias=False)
         several, any_shared = shared_heads > 1, shared_heads > 0
@@ -127,7 +130,7 @@ class MixtureOfHeads(MultiHeadAttention):
         probability = logits.softmax(-1)
         routed, chosen = probability.topk(top_k, dim=-1)
         if self.scaled:
-            routed = top_k * routed / routed.sum(-1, keepdim=True)
+            routed = self.top_k * routed / routed.sum(-1, keepdim=True)
         routed = torch.zeros_like(probability).scatter(-1, chosen, routed)
         gates = self.with_shared(routed, inputs.query)
         shared = torch.arange(self.shared_heads, device=chosen.device)

@@ -173,6 +173,7 @@ class System(nn.Module):
             return out
         self.routing_loss = None if out.routing is None else out.routing.loss
         is_watched = self.training and out.output.requires_grad and not self._is_checked
+        is_watched = is_watched and any(p.requires_grad for p in self.parameters())
         if is_watched and not torch.compiler.is_compiling() and not is_repeated():
             self._watch(out.output, self.routing_loss)
         return out
@@ -216,7 +217,8 @@ def auxiliary_loss(model: nn.Module) -> Tensor:
 
     MoA and MoH return a balance loss, with its coefficients, as `out.routing.loss`. PyTorch's
     layers use the output alone; add this sum to the loss of such a model before `backward()`. The
-    training loss of headwise's own models includes it.
+    training loss of headwise's own models includes it. A system gives the loss of its last call: if
+    a pass calls it twice, or not at all, add up `out.routing.loss` of each call instead.
 
     Args:
         model: any module, also in wrappers such as `DistributedDataParallel` or `torch.compile`.

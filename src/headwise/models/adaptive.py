@@ -16,6 +16,7 @@ of the input alone. E₀ and C are `softmax.head`, P_i and E_i the maps of `soft
 """
 
 from itertools import pairwise
+from math import inf
 from typing import Any
 
 import torch
@@ -24,6 +25,7 @@ from torch import Tensor, nn
 
 from headwise.models.config import CausalLMConfig
 from headwise.ops import IGNORED_LABEL
+from headwise.ops.layers import without_autocast
 
 
 class AdaptiveEmbedding(nn.Module):
@@ -68,7 +70,7 @@ class AdaptiveEmbedding(nn.Module):
         bands: Any = self.softmax.tail
         for band in bands:
             band.insert(1, nn.Dropout(self.dropout))
-        self.edges = (0, *cutoffs, config.vocab_size)  # band i has words from edge i to the next
+        self.edges = (-inf, *cutoffs, inf)  # band i has words from edge i to the next
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
@@ -80,25 +82,31 @@ class AdaptiveEmbedding(nn.Module):
             nn.init.normal_(words.weight, std=words.in_features**-0.5)
 
     def forward(self, ids: Tensor) -> Tensor:
-        head = self.softmax.head.weight[: self.edges[1]]
+        head = self.softmax.head.weight[: self.softmax.cutoffs[0]]
         bands = [(head, self.projection.weight.T)]
         bands += [(words.weight, project.weight) for project, _, words in self.softmax.tail]
         x = torch.zeros((), dtype=head.dtype, device=ids.device)
         for (first, last), (words, project) in zip(pairwise(self.edges), bands, strict=True):
             # Every band is applied to every word: it is little work, and shapes depend on no data.
-            in_band = ((ids >= first) & (ids < last)).unsqueeze(-1)
-            embedded = F.embedding((ids - first).clamp(0, last - first - 1), words) @ project
-            x = x + embedded.masked_fill(~in_band, 0.0)
+            is_other = (ids < first) | (ids >= last)
+            rows = (ids - max(0, first)).masked_fill(is_other, 0)
+            embedded = (F.embedding(rows, words) @ project).to(x.dtype)  # under autocast too
+            x = x + embedded.masked_fill(is_other.unsqueeze(-1), 0.0)
         return x
 
     def loss(self, hidden: Tensor, labels: Tensor) -> Tensor:
         """-log p of all labels that are not -100, summed; only bands with labels are computed."""
         predicted = labels != IGNORED_LABEL
         hidden = F.dropout(hidden[predicted], self.dropout, self.training)
-        dtype = torch.promote_types(hidden.dtype, torch.float32)
-        return -self.softmax(hidden, labels[predicted]).output.to(dtype).sum()
+        with without_autocast(hidden):  # under which the softmax would mix types
+            output = self.softmax(self._as_weights(hidden), labels[predicted]).output
+        return -output.to(torch.promote_types(output.dtype, torch.float32)).sum()
 
     def log_probs(self, hidden: Tensor) -> Tensor:
         """log p of all words, `(..., vocab_size)`, given `(..., embed_dim)`."""
         flat = F.dropout(hidden.flatten(0, -2), self.dropout, self.training)
-        return self.softmax.log_prob(flat).unflatten(0, hidden.shape[:-1])
+        with without_autocast(hidden):
+            return self.softmax.log_prob(self._as_weights(flat)).unflatten(0, hidden.shape[:-1])
+
+    def _as_weights(self, hidden: Tensor) -> Tensor:
+        return hidden.to(self.softmax.head.weight.dtype)

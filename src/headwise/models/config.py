@@ -260,7 +260,7 @@ class LanguageModelConfig(StackConfig):
     max_length: int = 512
 
     def __post_init__(self, **kwargs: Any) -> None:
-        super().__post_init__(**{**kwargs, "tie_word_embeddings": self.share_embeddings})
+        super().__post_init__(**_tied(kwargs, self.share_embeddings))
 
     def default_positions(self) -> int:
         return self.max_length
@@ -289,6 +289,8 @@ class CausalLMConfig(LanguageModelConfig):
 
     def __post_init__(self, **kwargs: Any) -> None:
         self.adaptive_cutoffs = self.adaptive_cutoffs or None  # no cutoffs: an ordinary embedding
+        if self.adaptive_cutoffs is not None:
+            kwargs.pop("tie_word_embeddings", None)  # below, whatever a file says
         super().__post_init__(**kwargs)
         if self.adaptive_cutoffs is not None:
             if not self.share_embeddings or self.label_smoothing:
@@ -398,8 +400,12 @@ class Seq2SeqLMConfig(TransformerConfig):
             self.target_vocab_size = self.vocab_size
         if self.decoder_start_token_id is None:
             self.decoder_start_token_id = self.bos_token_id
-        is_tied = self.share_embeddings != "none"
-        super().__post_init__(**{**kwargs, "tie_word_embeddings": is_tied})
+        if self.decoder_start_token_id is None:
+            raise ValueError(
+                "decoder_start_token_id and bos_token_id are None, expected the id of a token that "
+                "the decoder reads before the first: give one of them"
+            )
+        super().__post_init__(**_tied(kwargs, self.share_embeddings != "none"))
         if self.share_embeddings == "all" and self.target_vocab_size != self.vocab_size:
             raise ValueError(
                 f"target_vocab_size is {self.target_vocab_size}, expected vocab_size = "
@@ -455,3 +461,14 @@ class SpeechEnhancerConfig(StackConfig):
     def num_bins(self) -> int:
         """The number of frequencies of a frame of 32 ms."""
         return self.sampling_rate * 16 // 1000 + 1
+
+
+def _tied(arguments: dict[str, Any], tied: bool) -> dict[str, Any]:
+    """The arguments of a config with `tie_word_embeddings`, which `share_embeddings` decides."""
+    given = arguments.get("tie_word_embeddings", tied)
+    if given != tied:
+        raise ValueError(
+            f"tie_word_embeddings is {given}, expected {tied}, as share_embeddings says: give "
+            f"share_embeddings alone"
+        )
+    return {**arguments, "tie_word_embeddings": tied}

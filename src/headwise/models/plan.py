@@ -20,7 +20,7 @@ module before.
 """
 
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from inspect import signature
 from typing import Any
 
@@ -206,9 +206,11 @@ def _read_entry(site: str, entry: Any, depths: Mapping[str, int]) -> tuple[list[
         )
     layers = spec.pop("layers", kind.layers)
     named = {"all": range(depth), "low": range(min(2, depth)), "middle": range(2, depth - 1)}
-    layers = [layers] if isinstance(layers, int) else layers
-    numbers = list(named.get(layers, [-1]) if isinstance(layers, str) else layers)
-    if not all(type(layer) is int and 0 <= layer < depth for layer in numbers):
+    numbers = [layers] if isinstance(layers, int) else layers
+    if isinstance(layers, str):
+        numbers = list(named.get(layers, [-1]))
+    is_list = isinstance(numbers, Sequence)
+    if not is_list or not all(type(n) is int and 0 <= n < depth for n in numbers):
         raise ValueError(
             f"attention.{site}.layers is {layers!r}, expected a list of some of 0 to {depth - 1}, "
             f"or one of {', '.join(named)}"

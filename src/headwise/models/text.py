@@ -368,13 +368,13 @@ class Seq2SeqLM(HeadwiseModel, DecodingGenerationMixin):
 def shift_right(labels: Tensor, start: Any, padding: Any) -> Tensor:
     """Labels `(batch, time)` as decoder input: a start token and all labels but the last.
 
-    Labels of -100 become padding.
+    Labels of -100 become padding, or start tokens if there is no padding.
 
     >>> shift_right(torch.tensor([[7, 8, 2, -100]]), start=1, padding=0)
     tensor([[1, 7, 8, 2]])
     """
     shifted = F.pad(labels[:, :-1], (1, 0), value=start)
-    return shifted.masked_fill(shifted == IGNORED_LABEL, padding)
+    return shifted.masked_fill(shifted == IGNORED_LABEL, start if padding is None else padding)
 
 
 class _MarkedTokenizer(hf.PreTrainedTokenizerFast):

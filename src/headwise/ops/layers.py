@@ -1,7 +1,7 @@
 """Activations and norms, by the names that recipes give them, and ways to compute layers."""
 
 from collections.abc import Callable
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import Any, Literal
 
@@ -59,6 +59,13 @@ class RMSNorm(nn.RMSNorm):
         return F.rms_norm(x, x.shape[-1:], self.weight.to(x.dtype), self.eps)
 
 
+def without_autocast(x: Tensor) -> AbstractContextManager[Any]:
+    """While this context is open, autocast does not hold on the device of a tensor."""
+    device = x.device.type  # of which "meta" has no autocast
+    is_autocast = not x.is_meta and torch.is_autocast_enabled(device)
+    return torch.autocast(device, enabled=False) if is_autocast else nullcontext()
+
+
 def in_float32(linear: nn.Module, x: Tensor) -> Tensor:
     """A linear map in the type of its weight, under autocast too; the result in float32 at least.
 
@@ -67,9 +74,7 @@ def in_float32(linear: nn.Module, x: Tensor) -> Tensor:
     weight: Any = linear.weight
     if isinstance(weight, Tensor) and weight.is_floating_point():  # else it is quantised
         x = x.to(weight.dtype)
-    device = x.device.type  # of which "meta" has no autocast
-    is_autocast = not x.is_meta and torch.is_autocast_enabled(device)
-    with torch.autocast(device, enabled=False) if is_autocast else nullcontext():
+    with without_autocast(x):
         y: Tensor = linear(x)
     return y.to(torch.promote_types(y.dtype, torch.float32))
 
