@@ -72,6 +72,7 @@ def held(**options):
     [
         ({}, 2, "GGFFFFFFFFGG"),
         ({"period": 2}, 3, "GGGFFFGGGFFF"),
+        ({"period": 2}, 7 / 3, "GGGFFGGFFFGG"),  # 7 batches, of which a step accumulates 3
         ({"period": 3, "unit": "steps"}, 2, "GFFGFFGFFGFF"),
         ({"period": 4}, None, "GFFFGFFFGFFF"),  # of unknown epochs, steps are counted
         ({"method": "joint"}, 2, "F" * 12),

@@ -180,6 +180,7 @@ def test_a_changed_byte_of_a_tensor_is_noticed(tmp_path):
     with pytest.raises(toy.Interrupted):
         toy.train(tmp_path / "run", evaluate_every=1, collate=toy.Signalled(9))
     *_, before, last = sorted((tmp_path / "run").glob("checkpoint-*"))
+    shutil.copytree(before, tmp_path / "run" / f"{before.name}-copy")  # which is the user's
     state = last / "training.pt"
     with ZipFile(state) as archive:
         tensors = [archive.read(name) for name in archive.namelist() if "/data/" in name]

@@ -27,7 +27,8 @@ _DAMAGE = (OSError, ValueError, RuntimeError, EOFError, SafetensorError, PickleE
 
 def checkpoints(folder: Path) -> list[Path]:
     """Returns the checkpoints of a run, oldest first."""
-    return sorted(folder.glob("checkpoint-*"), key=checkpoint_step)
+    paths = [path for path in folder.glob("checkpoint-*") if path.name[11:].isdecimal()]
+    return sorted(paths, key=checkpoint_step)  # a user may have copied one to checkpoint-500-copy
 
 
 def checkpoint_step(checkpoint: Path) -> int:

@@ -81,7 +81,9 @@ class TrainingRules:
     @property
     def progress(self) -> TrainingProgress:
         """The position of the next step in the training."""
-        epoch = None if self.steps_per_epoch is None else int(self.step // self.steps_per_epoch)
+        if self.steps_per_epoch is None:
+            return TrainingProgress(self.step, self.total_steps)
+        epoch = int((self.step + 1e-6) // self.steps_per_epoch)  # thirds of steps are rounded
         return TrainingProgress(self.step, self.total_steps, epoch)
 
     @property
