@@ -57,20 +57,6 @@ def say_begin(console: Console, text: str) -> None:
         say(console, text)
 
 
-def duration(seconds: float) -> str:
-    """Returns hours, minutes and seconds.
-
-    >>> duration(59.6), duration(754), duration(7384)
-    ('1 min 0 s', '12 min 34 s', '2 h 3 min')
-    """
-    if not math.isfinite(seconds):
-        return "–"
-    minutes, rest = divmod(round(seconds), 60)
-    if minutes >= 60:
-        return f"{minutes // 60} h {minutes % 60} min"
-    return f"{minutes} min {rest} s" if minutes else f"{rest} s"
-
-
 def say(console: Console, text: str, style: str | None = None) -> None:
     """Prints text without line breaks of its own, so that a path in it can be copied."""
     console.print(text, style=style, highlight=False, markup=False, emoji=False, soft_wrap=True)
