@@ -57,6 +57,7 @@ _UNTRIED = {
     "MPNetForMaskedLM": ("encoder_self", {}),
     "LongformerForMaskedLM": ("encoder_self", {"attention_window": 4}),
     "CLIPVisionModel": ("encoder_self", {"image_size": 8, "patch_size": 4}),
+    "CLIPTextModel": ("decoder_self", {}),
     "SiglipVisionModel": ("encoder_self", {"image_size": 8, "patch_size": 4}),
 }
 
@@ -74,7 +75,12 @@ def test_heads_of_families_that_were_never_tried_are_found(name):
     batch = {"pixel_values": torch.randn(2, 3, 8, 8)} if is_vision else {"input_ids": ids}
     batch |= {"use_cache": False} if site == "decoder_self" else {}
     before = model(**batch)[0]
-    hw.gate_heads(model, sites=[site])
+    layouts = None
+    if name == "CLIPTextModel":  # whose attention hears from its call alone that it is causal
+        refused({"is_causal=True", "layouts={'CLIPAttention': "}, hw.gate_heads(model), **batch)
+        hw.remove_gates(model)
+        layouts = {"CLIPAttention": hw.HeadLayout(is_causal=True)}
+    hw.gate_heads(model, sites=[site], layouts=layouts)
     assert len(gated_paths(model)) == 2
     assert_near(model(**batch)[0], before)
     before = train_at_random(model)(**batch)[0]
@@ -103,8 +109,7 @@ class OwnAttention(nn.Module):
 def test_attentions_of_ones_own_take_gates_by_a_layout():
     model, x = nn.Sequential(OwnAttention()), torch.randn(2, 5, 8)
     before = model(x)
-    refused({"layouts={'OwnAttention': headwise.HeadLayout(", "maps being out"},
-            hw.gate_heads, model)  # fmt: skip
+    refused({"layouts={'OwnAttention': headwise.HeadLayout("}, hw.gate_heads, model)
     layouts = {"OwnAttention": hw.HeadLayout(projection="out", num_heads="heads")}
     refused({"OwnAttention", "'outer'"}, hw.gate_heads, model,
             layouts={"OwnAttention": hw.HeadLayout("outer")})  # fmt: skip
@@ -181,6 +186,20 @@ def test_packed_texts_are_gated_as_each_by_itself_or_refused():
                                   ("bert", "mae", {})):  # fmt: skip
         model = gate(name, system, **options)
         refused({"packed", "gate_window=1"}, model, ids, position_ids=positions)
+
+
+@torch.no_grad()
+def test_a_mask_over_samples_is_no_padding_of_frames():
+    sizes = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 4}
+    sizes |= {"intermediate_size": 8, "num_conv_pos_embedding_groups": 2, "conv_dim": [8]}
+    sizes |= {"conv_kernel": [20], "conv_stride": [20], "num_feat_extract_layers": 1}
+    model = hw.gate_heads(tf.Wav2Vec2Model(tf.Wav2Vec2Config(**sizes)).eval(), "gated")
+    mask = torch.ones(1, 400).long()
+    mask[:, 390:] = 0
+    with hw.record(model) as decisions:
+        model(torch.randn(1, 400), attention_mask=mask)
+    ((routing,),) = decisions.values()
+    assert routing.weights.size(1) == 20 and routing.padding is None
 
 
 WAYS_OUT = {"use_cache=False", "gate_window=1", "from_transformers"}
@@ -272,7 +291,7 @@ def test_losses_of_the_gates_are_in_the_loss_of_the_model_in_training(name):
     with hw.record(model) as decisions:
         loss = model(**batch).loss
     balance = sum(routing.loss for passes in decisions.values() for routing in passes)
-    assert balance > 0
+    assert balance > 0 and torch.equal(model(**batch, return_dict=False)[0], loss)
     torch.testing.assert_close(loss, plain + balance, rtol=1e-5, atol=0, check_dtype=False)
 
 

@@ -121,6 +121,7 @@ def test_whole_models_load_too_and_other_classes_over_the_same_base(tmp_path):
     assert left == {"h.1.attn": [0, 1, 3]}
     for kind in (tf.GPT2Model, tf.GPT2ForSequenceClassification):
         assert hw.load_pruned(kind, tmp_path).base_model.h[1].attn.num_heads == 3
+    refused({"AutoModel", "GPT2LMHeadModel"}, hw.load_pruned, tf.AutoModel, tmp_path)
 
 
 def changed(change_projection):
@@ -173,7 +174,7 @@ REFUSED = [
     (lambda: gate("gpt2"), {"transformer.h.0.attn": [1]}, {"gates", "remove_gates", "fold_gates"}),
     (lambda: changed(parametrizations.weight_norm), None, {"output.dense", "merge"}),
     (lambda: changed(lambda m: prune.l1_unstructured(m, "bias", 0.5)), None, {"bias_orig"}),
-    (lambda: hw.CausalLM(hw.CausalLMConfig(layers=1)), {"": [1]}, {"CausalLM", "headwise's own"}),
+    (lambda: hw.CausalLM(hw.CausalLMConfig(layers=1)), {"": [1]}, {"CausalLM", "with_attention"}),
     (lambda: nn.TransformerEncoderLayer(8, 2), {"": [1]}, {"TransformerEncoderLayer"}),
     (lambda: build("gpt2").transformer.h[0], {"attn": [1]}, {"GPT2Block", "of transformers"}),
 ]

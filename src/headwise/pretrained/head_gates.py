@@ -38,6 +38,7 @@ class ForwardContext:
         self.names = list(inspect.signature(type(stack).forward).parameters)[1:]
         self.averaging_gates = 0  # the number of gates that read other positions than their own
         self.mask: Any = None  # the `attention_mask` of the pass
+        self.cached = 0  # the number of earlier positions in the cache of the pass
         # Gradient checkpointing repeats layers in the backward pass, by the mask of the last
         # forward pass. So these flags tell whether a pass may still wait for its backward pass,
         # whether that has begun, and whether a pass with another mask has waited meanwhile.
@@ -52,10 +53,11 @@ class ForwardContext:
         self.has_other_mask = waits and (self.has_other_mask or mask is not self.mask)
         self.is_waiting = waits or (stack.training and torch.is_grad_enabled())
         self.mask = mask
+        caches = [each for each in arguments.values() if hasattr(each, "get_seq_length")]
+        self.cached = int(caches[0].get_seq_length()) if caches else 0
         if not self.averaging_gates:
             return
-        caches = [each for each in arguments.values() if hasattr(each, "get_seq_length")]
-        if caches and caches[0].get_seq_length():
+        if self.cached:
             raise ValueError(
                 f"the model computes with a cache of earlier positions, whose hidden states are "
                 f"unknown to the gates over its heads, which average over them: {_ADVICE}"
@@ -88,9 +90,9 @@ class ForwardContext:
         if mask is None:
             return None
         is_tensor = isinstance(mask, Tensor)
-        cached = mask.size(1) - queries if is_tensor and mask.dim() == 2 else -1
-        if cached == 0 or (cached > 0 and not self.averaging_gates):
-            return (mask[:, cached:] == 0).expand(batch, -1)
+        # Some masks are of other positions: those of speech models are of samples.
+        if is_tensor and mask.dim() == 2 and mask.size(1) == self.cached + queries:
+            return (mask[:, self.cached :] == 0).expand(batch, -1)
         if self.averaging_gates:
             raise ValueError(
                 f"attention_mask is {tuple(mask.shape) if is_tensor else type(mask).__name__}, "
@@ -127,12 +129,19 @@ class HeadGates(nn.Module):
     def before_attention(
         self, attention: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> None:
-        """Keeps the hidden states that the attention is called with."""
+        """Keeps the hidden states that the attention is called with; refuses to leak later ones."""
         if attention._modules.get(CHILD) is not self:
             raise RuntimeError(
                 f"another module has taken the place of the gates at {self.path!r}: give peft "
                 f"modules_to_save=['{CHILD}.system']; start a process for each device in "
                 f"place of nn.DataParallel"
+            )
+        if self.averages and not self.is_causal and kwargs.get("is_causal"):
+            name = type(attention).__name__
+            raise ValueError(
+                f"the attention at {self.path!r} is called with is_causal=True, expected False, "
+                f"since its gates average over later positions too: gate this part of the model "
+                f"by itself, with layouts={{{name!r}: headwise.HeadLayout(is_causal=True)}}"
             )
         self._hook_projection(attention)
         self.hidden = args[0] if args else kwargs[self.hidden_name]
@@ -199,7 +208,10 @@ def _add_losses(model: nn.Module, args: object, kwargs: dict[str, Any], output: 
     of labels of all of them, and the losses count by this batch's share of it.
     """
     with_losses = [system for system in _systems(model) if system.routing_loss is not None]
-    loss = getattr(output, "loss", None)
+    # With `return_dict=False` the loss is the first, and the only one without positions.
+    first = output[0] if isinstance(output, tuple) and output else None
+    comes_first = isinstance(first, Tensor) and first.dim() == 0
+    loss = first if comes_first else getattr(output, "loss", None)
     if loss is None or not model.training or not with_losses:
         return output
     auxiliary = auxiliary_loss(model)
@@ -215,5 +227,7 @@ def _add_losses(model: nn.Module, args: object, kwargs: dict[str, Any], output: 
         predicted = labels[..., 1:] if shifted else labels
         auxiliary = auxiliary * (predicted != IGNORED_LABEL).sum() / items
     loss = loss + auxiliary.to(loss.device)
+    if comes_first:
+        return loss, *output[1:]
     output["loss"] = loss
     return output

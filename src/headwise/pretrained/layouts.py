@@ -106,7 +106,13 @@ def find_attentions(
     for name in layouts.keys() - class_names:
         raise ValueError(f"layouts name {name!r}, but no module of the model is of this class")
     if not found:
-        raise ValueError(_no_heads_message(model))
+        own = next((type(m).__name__ for m in filter(_is_attention, model.modules())), "CLASS")
+        raise ValueError(
+            f"model is a {type(model).__name__} without an attention whose heads are known, "
+            f"expected a model of transformers; one of headwise gets another system by its "
+            f"with_attention; where an attention of your own has its heads, say by layouts="
+            f"{{{own!r}: headwise.HeadLayout(projection=..., num_heads=...)}}"
+        )
     return found
 
 
@@ -163,25 +169,3 @@ def _widths(projection: Any) -> tuple[int, int]:
         if isinstance(getattr(projection, inputs, None), int):
             return getattr(projection, inputs), getattr(projection, outputs)
     return 0, 0
-
-
-def _no_heads_message(model: nn.Module) -> str:
-    """The message about a model without known heads."""
-    message = f"model is a {type(model).__name__}"
-    if any(isinstance(module, System) for module in model.modules()):
-        return (
-            f"{message} with systems of headwise's own, expected a model of transformers; a model "
-            f"of headwise gets another system by its with_attention"
-        )
-    message += " without an attention whose heads are known"
-    for module in filter(_is_attention, model.modules()):
-        maps = [name for name, part in module.named_modules() if name and _widths(part)[0]]
-        return (
-            f"{message}: say where they are, as by layouts={{{type(module).__name__!r}: "
-            f"headwise.HeadLayout(projection=..., num_heads=...)}}, its linear maps being "
-            f"{', '.join(maps) or 'none'}"
-        )
-    return (
-        f"{message}, expected a model of transformers, or modules of headwise.systems.System: no "
-        f"attention in it takes the hidden states first"
-    )

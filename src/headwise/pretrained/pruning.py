@@ -86,7 +86,15 @@ def load_pruned(kind: type[Pretrained], folder: str | Path, **options: Any) -> P
         kind: the class of the model, such as `transformers.GPT2LMHeadModel`.
         folder: the folder of its `save_pretrained`, or a name on the hub.
         options: further arguments of `from_pretrained`.
+
+    Raises:
+        ValueError: the class is none of a model, such as an Auto class.
     """
+    if not issubclass(kind, PreTrainedModel):
+        raise ValueError(
+            f"kind is {kind.__name__}, expected the class of the model itself, such as "
+            f"transformers.GPT2LMHeadModel: config.json in the folder names it as architectures"
+        )
 
     def init(model: Any, config: Any, *args: Any, **kwargs: Any) -> None:
         kind.__init__(model, config, *args, **kwargs)
