@@ -1,68 +1,52 @@
 """Files and folders are written whole or not at all."""
 
-import errno
 import resource
-import shutil
 from pathlib import Path
 
 import pytest
 from support import toy_training as toy
-from support.processes import forked, killed_at, unwritable
+from support.processes import forked, killed_at
 
-# --- folders that take the place of others ----------------------------------------------------
+# --- whole or not at all ----------------------------------------------------------------------
 
 
-def write_folder(path: Path, name: str) -> None:
+def write(path: Path, is_folder: bool) -> None:
     with toy.written_whole(path) as new:
-        (new / "inside").mkdir(parents=True)
-        for file in ("a", "inside/b"):
-            (new / file).write_text(name)
+        if is_folder:
+            (new / "inside").mkdir(parents=True)
+        for file in (new / "a", new / "inside/b") if is_folder else (new,):
+            file.write_text("new")
 
 
-def read_folder(path: Path) -> list[str]:
-    return [(path / file).read_text() for file in ("a", "inside/b")]
-
-
-@pytest.mark.parametrize("end", ["kill", "error"])
-@pytest.mark.parametrize("next_start", ["of a command", "of a writer"])
-def test_a_folder_that_takes_the_place_of_another_is_never_lost(tmp_path, end, next_start):
-    """Ended at each thing that is done with files, one of the two is whole, or is put back."""
+@pytest.mark.parametrize("is_folder", [False, True])
+def test_what_is_killed_while_it_is_written_leaves_what_was_there(tmp_path, is_folder):
+    """Killed at each thing that is done with files; the next that locks the folder clears it."""
     contents = []
     for moment in range(1, 60):
         path = tmp_path / str(moment) / "model"
-        write_folder(path, "old")
-        stop = killed_at(moment, path.parent)
-        if end == "error":
-            stop = unwritable(path.parent, errno.EIO, moment - 1)
-        ended = forked(lambda path=path: write_folder(path, "new"), stop)
-        if next_start == "of a command":
-            toy.clear_leftovers(list(path.parent.iterdir()))
-        else:
-            with pytest.raises(ZeroDivisionError), toy.written_whole(path):
-                raise ZeroDivisionError
-        contents.append(read_folder(path))
-        assert len(set(contents[-1])) == 1
-        assert [file.name for file in path.parent.iterdir()] == ["model"]
-        if ended.status == 0:
-            break
-    old = contents.count(["old"] * 2)
-    assert ended.status == 0 and old > 5
-    assert contents == [["old"] * 2] * old + [["new"] * 2] * (len(contents) - old)
-
-
-def test_a_folder_that_is_half_removed_is_not_put_back(tmp_path):
-    """Where a process is killed while it removes the old folder, and a user removes the new one."""
-    for moment in range(1, 60):
-        path = tmp_path / str(moment) / "model"
-        write_folder(path, "old")
-        ended = forked(lambda path=path: write_folder(path, "new"), killed_at(moment, path.parent))
-        if path.is_dir() and read_folder(path)[0] == "new":
-            shutil.rmtree(path)
+        path.parent.mkdir()
+        if not is_folder:
+            path.write_text("old")
+        ended = forked(lambda path=path: write(path, is_folder), killed_at(moment, path.parent))
         toy.clear_leftovers(list(path.parent.iterdir()))
-        assert not path.exists() or read_folder(path) == ["old"] * 2
+        files = (path / "a", path / "inside/b") if path.is_dir() else (path,)
+        contents.append([file.read_text() for file in files] if path.exists() else [])
+        assert [file.name for file in path.parent.iterdir()] == ["model"] * path.exists()
         if ended.status == 0:
             break
-    assert ended.status == 0 and moment > 5
+    old, new = ([], ["new"] * 2) if is_folder else (["old"], ["new"])
+    count = contents.count(old)
+    assert ended.status == 0 and count > 2
+    assert contents == [old] * count + [new] * (len(contents) - count)
+
+
+def test_two_processes_that_write_one_file_at_once_leave_it_whole(tmp_path):
+    with toy.written_whole(tmp_path / "a") as new:
+        new.write_text("first")
+        assert forked(lambda: write(tmp_path / "a", is_folder=False)).status == 0
+        assert (tmp_path / "a").read_text() == "new"
+    assert (tmp_path / "a").read_text() == "first"
+    assert [file.name for file in tmp_path.iterdir()] == ["a"]
 
 
 # --- a full disk ------------------------------------------------------------------------------

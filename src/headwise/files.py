@@ -7,7 +7,6 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 _PARTIAL = ".partial-"  # before the name of what is being written
-_REPLACED = ".replaced-"  # before the name of what has to make room for it
 
 
 @contextmanager
@@ -15,31 +14,26 @@ def written_whole(path: Path) -> Iterator[Path]:
     """Writes a file or a folder so that `path` never holds an incomplete one.
 
     Its content is on the disk before it gets its name, so that it is whole after a power cut too.
-    A folder makes room for another under a third name. If the process is killed before the other
-    has its name, the folder gets its own back here, or by `clear_leftovers`.
 
     Args:
-        path: the path of the file or folder, which is replaced if it exists. Its parent folder is
-            created.
+        path: the path of the file, which is replaced if it exists, or of a new folder. Its parent
+            folder is created.
 
     Yields:
         An unused path in the same folder, at which the caller writes the file or makes the folder.
         At the end it is renamed to `path`. After an error it is removed, and `path` is unchanged.
     """
-    partial, replaced = partial_path(path), path.with_name(f"{_REPLACED}{path.name}")
+    partial = partial_path(path)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        clear_leftovers([replaced, partial])
+        remove(partial)
         yield partial
         for written in (partial, *partial.rglob("*")):
             _sync(written)
-        if partial.is_dir() and os.path.lexists(path):
-            # A folder cannot be renamed to the name of another that has files.
-            path.rename(replaced)
         partial.replace(path)
         _sync(path.parent)
     finally:
-        clear_leftovers([replaced, partial])
+        remove(partial)
 
 
 def write_text(path: Path, text: str) -> None:
@@ -54,26 +48,14 @@ def write_bytes(path: Path, content: bytes) -> None:
 
 
 def partial_path(path: Path) -> Path:
-    """The name under which `written_whole` has a file or folder written."""
-    return path.with_name(f"{_PARTIAL}{path.name}")
+    """The name under which `written_whole` has this process write a file or folder."""
+    return path.with_name(f"{_PARTIAL}{os.getpid()}-{path.name}")
 
 
 def clear_leftovers(paths: Iterable[Path]) -> None:
-    """Removes from these files and folders what killed writers have left, and puts back the rest.
-
-    That is what they have written in part, and what a folder of theirs was to take the place of.
-    """
+    """Removes from these files and folders what killed processes have written in part."""
     for path in paths:
-        if path.name.startswith(_REPLACED) and os.path.lexists(path):
-            whole = path.with_name(path.name.removeprefix(_REPLACED))
-            if os.path.lexists(whole):
-                # Under its new name it is not put back if this process is killed meanwhile.
-                remove(partial_path(whole))
-                path.rename(partial_path(whole))
-                remove(partial_path(whole))
-            else:
-                path.rename(whole)
-        elif path.name.startswith(_PARTIAL):
+        if path.name.startswith(_PARTIAL):
             remove(path)
 
 

@@ -18,7 +18,7 @@ from filelock import FileLock
 from torch import Tensor
 
 from headwise.data.load import FORMAT, Columns
-from headwise.files import written_whole
+from headwise.files import clear_leftovers, written_whole
 
 Item = dict[str, Any]
 # Returns an item with its random part: a mask, noise, an excerpt.
@@ -76,6 +76,7 @@ def cached_folder(kind: str, cache_key: Sequence[object], write: Callable[[Path]
     folder = _cache_folder(kind) / name
     with _lock(name):
         if not folder.is_dir():
+            clear_leftovers(folder.parent.glob(f".*-{name}"))  # of a killed process
             with written_whole(folder) as partial_folder:
                 partial_folder.mkdir()
                 write(partial_folder)
