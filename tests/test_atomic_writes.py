@@ -3,9 +3,13 @@
 import resource
 from pathlib import Path
 
+import datasets
 import pytest
 from support import toy_training as toy
 from support.processes import forked, killed_at
+
+from headwise.data.encode import cached_folder
+from headwise.runs.folder import locked
 
 # --- whole or not at all ----------------------------------------------------------------------
 
@@ -47,6 +51,21 @@ def test_two_processes_that_write_one_file_at_once_leave_it_whole(tmp_path):
         assert (tmp_path / "a").read_text() == "new"
     assert (tmp_path / "a").read_text() == "first"
     assert [file.name for file in tmp_path.iterdir()] == ["a"]
+
+
+def test_whoever_locks_a_folder_clears_what_killed_processes_have_left(tmp_path, monkeypatch):
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
+    cached = cached_folder("kind", ["key"], lambda folder: None)
+    cached.rmdir()
+    names = (".partial-1-result.json", "pictures/.partial-1-01.png")
+    left = [*(tmp_path / name for name in names), cached.with_name(f".partial-1-{cached.name}")]
+    for path in left:
+        path.parent.mkdir(exist_ok=True)
+        path.touch()
+    with locked(tmp_path):
+        assert [path.exists() for path in left] == [False, False, True]
+    cached_folder("kind", ["key"], lambda folder: None)
+    assert cached.is_dir() and not left[-1].exists()
 
 
 # --- a full disk ------------------------------------------------------------------------------
