@@ -111,6 +111,13 @@ def check_names(
 ) -> None:
     """Raises `RecipeError` if there is no such recipe, or it has no such system or data set."""
     document = with_changes(read_document(recipe), list(map(parse_change, changes)))
+    check_names_in(document, recipe, systems, datasets)
+
+
+def check_names_in(
+    document: Document, recipe: str, systems: Iterable[str], datasets: Iterable[str]
+) -> None:
+    """Raises `RecipeError` if the document of a recipe has no such system or data set."""
     for noun, key, names in (("system", "systems", systems), ("data set", "datasets", datasets)):
         known = document.get(key) or {}
         for name in names:

@@ -14,7 +14,7 @@ system is a set of changes to the rest of the recipe.
 import importlib
 import re
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from inspect import signature
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Self
@@ -29,6 +29,7 @@ from headwise.recipes.document import (
     Change,
     Document,
     RecipeError,
+    check_names_in,
     flatten,
     merge_documents,
     parse_change,
@@ -249,10 +250,12 @@ class RecipeFile:
                 f"recipe {self.name} has no data of its own, expected the name of one of its data "
                 f"sets: {', '.join(self.dataset_names)}"
             )
+        names, datasets = filter(None, [name]), filter(None, [dataset])
+        check_names_in(self._document, self.name, names, datasets)
         document = self._with_data(dataset)
         where = [self.name, *([f"data set {dataset}"] if dataset else [])]
         if name is not None:
-            system = self._system(name)
+            system = self.recipe.systems[name]
             where.append(f"system {name}")
             system_changes = {"system": name, "model": system.model, "training": system.training}
             document = merge_documents(document, system_changes)
@@ -266,7 +269,8 @@ class RecipeFile:
 
     def is_set(self, keys: Sequence[str], system: str | None = None) -> bool:
         """Whether `--set`, or a system, changes the value of a key."""
-        value = self._system(system).model_dump() if system else with_changes({}, self._changes)
+        changed = with_changes({}, self._changes)
+        value = self.recipe.systems[system].model_dump() if system else changed
         for key in keys:
             if not isinstance(value, Mapping):
                 return True
@@ -292,22 +296,10 @@ class RecipeFile:
             values["data"] = self._document.get("data") or {}
         return write_yaml(values)
 
-    def _system(self, name: str) -> System:
-        if name not in self.recipe.systems:
-            raise self._unknown("system", name, self.recipe.systems)
-        return self.recipe.systems[name]
-
     def _with_data(self, dataset: str | None) -> Document:
         if dataset is None:
             return dict(self._document)
-        known = self._document.get("datasets") or {}
-        if dataset not in known:
-            raise self._unknown("data set", dataset, known)
-        return merge_documents(self._document, {"data": known[dataset]})
-
-    def _unknown(self, noun: str, name: str, known: Iterable[str]) -> RecipeError:
-        hint = expected_one_of(name, known)
-        return RecipeError(f"recipe {self.name} has no {noun} {shown(name)}, {hint}")
+        return merge_documents(self._document, {"data": self._document["datasets"][dataset]})
 
     def _validate(self, document: Document, where: str, *, has_model: bool = False) -> Recipe:
         try:
