@@ -173,7 +173,9 @@ def test_numbers_that_json_has_not_are_null(capsys):
 
 
 def test_of_an_error_there_is_no_json_and_what_takes_long_is_said(place):
-    for line in ("evaluate compared/mae-seed1 --split tset", "cost broken.yaml", "predict empty"):
+    lines = ["evaluate compared/mae-seed1 --split tset", "cost broken.yaml", "predict empty"]
+    lines += ["cost tiny.yaml --set systems={} --set model.ffn_dims=16"]
+    for line in lines:
         done = run(*line.split(), "--json")
         assert (done.exit_code, done.stdout) == (2, "") and done.stderr
     for name in ("evaluate", "analyse"):  # where there is no terminal with a bar

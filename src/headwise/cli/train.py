@@ -283,10 +283,10 @@ def cost(
     file.check_comparable()
     task, dataset = task_class(file.recipe.task), None if file.has_data else file.dataset_names[0]
     lengths = task.cost_lengths(file.recipe)
-    recipes = {name: file.system(name, dataset) for name in names or file.system_names}
+    chosen: list[str | None] = [*(names or file.system_names)]
     costs = {
-        name: model_cost(task.config(system_recipe), lengths)
-        for name, system_recipe in (recipes or {"model": file.recipe}).items()
+        name or "model": model_cost(task.config(file.system(name, dataset)), lengths)
+        for name in chosen or [None]
     }
     if as_json:
         documents = {
