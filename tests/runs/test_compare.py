@@ -178,13 +178,15 @@ def test_only_what_is_new_is_trained_and_further_test_sets_are_scored(compared, 
     after = files_of(compared.folder / "standard-seed1")
     for name in ("result.json", "model/model.safetensors"):  # the first has what the clock measured
         assert after[name] == compared.first[name]
-    change = f"data.tests.more.files.test={recipe.parent}/validation.tsv"
     with watched() as seen:
         compare(recipe, copied, "standard,gated", *SEEDS)
         assert not any(each.evaluated for each in seen)
-        compare(recipe, copied, "standard,gated", *SEEDS, "--set", change)
-    texts = {*tokens_of(recipe.parent, "validation", compared.runs["gated-seed1"])}
-    assert [each.evaluated for each in seen if each.evaluated] == [texts] * 4  # no test text again
+    for part in ("validation", "train"):  # other texts under the same name are new
+        change = f"data.tests.more.files.test={recipe.parent}/{part}.tsv"
+        with watched() as seen:
+            compare(recipe, copied, "standard,gated", *SEEDS, "--set", change)
+        texts = {*tokens_of(recipe.parent, part, compared.runs["gated-seed1"])}
+        assert [each.evaluated for each in seen if each.evaluated] == [texts] * 4  # no test text
     for name, run in runs(copied).items():
         assert result(run) == result(compared.runs[name])
     assert math.isfinite(found(copied, "gated", "more")["difference"])

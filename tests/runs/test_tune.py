@@ -22,6 +22,7 @@ from headwise.analysis.results import RunResult
 from headwise.runs.tuning import choose, combinations, parse_grid, try_name
 
 KEY = "training.learning_rate"
+FROM_RUN = "model.pretrained=run-seed{seed}"
 RATES = [0.001, 0.02, 1e30]  # with the last of which no loss is a number
 GRID = ("--tune", f"{KEY}=" + ",".join(map(str, RATES)))
 
@@ -111,6 +112,8 @@ def test_of_equal_losses_the_first_is_chosen_and_a_choice_at_the_edge_is_told(co
         for value, loss in zip(("0.001", "0.02", "1e+30"), losses, strict=True):
             set_loss(copied, system, value, loss)
         shutil.rmtree(copied / f"{system}-seed1")
+    for run in copied.glob("tries/*/*"):
+        (run / "model").mkdir()  # as a try has that a command of --print-commands has trained
     text = compare(recipe, copied, "standard,gated", *GRID)
     chosen = {
         system: [each.values[KEY] for each in tries(copied, system) if each.is_chosen]
@@ -120,7 +123,7 @@ def test_of_equal_losses_the_first_is_chosen_and_a_choice_at_the_edge_is_told(co
     for system, ((rate,)) in chosen.items():
         assert recipe_of(copied / f"{system}-seed1")["training"]["learning_rate"] == rate
     notes = {name: tuning["notes"] for name, tuning in comparison(copied)["tuning"].items()}
-    assert notes["gated"] == []
+    assert notes["gated"] == [] and not [*copied.glob("tries/*/*/model")]
     (note,) = notes["standard"]
     assert f"{KEY}=0.001" in note and note in text.replace("\n", " ")
 
@@ -170,6 +173,11 @@ def test_where_every_try_diverges_the_system_is_named_and_no_run_is_trained(reci
         (("--tune", f"{KEY}=0.1,0.1"), [KEY, "0.1"]),
         (("--tune", "model.ffn_dim=8,16", "--match", "parameters"), ["--match", "ffn_dim"]),
         (("--tune", f"{KEY}=0.1,0.2", "--set", f"{KEY}=0.3"), [KEY]),
+        # There is no such run with the seed of the tries.
+        (
+            ("--tune", f"{KEY}=0.1,0.2", "--set", "tokenizer=null", "--set", FROM_RUN),
+            ["run-seed{seed}", "1000000"],
+        ),
         # Tuning would undo what the recipe sets for one system.
         (("--tune", f"{KEY}=0.1,0.2", "--systems", "standard,diverging"), [KEY, "diverging"]),
     ],

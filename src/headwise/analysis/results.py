@@ -56,6 +56,7 @@ class RunResult(_Trained):
     # Systems are ranked by the first score; a try of `--tune` has none. Rows are in the outcome.
     scores: list[Score]
     tests: dict[str, list[Score]] = {}  # the scores on further test sets by the name of the set
+    test_hashes: dict[str, str] = {}  # the hash of each of these sets, see `Task.content_hash`
 
 
 class Try(_Trained):

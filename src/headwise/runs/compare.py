@@ -23,9 +23,16 @@ from headwise.models.parameters import freeze_all_but
 from headwise.recipes.document import Change, RecipeError
 from headwise.recipes.recipe import SYSTEM, Recipe, RecipeFile, task_class
 from headwise.runs import tuning
-from headwise.runs.folder import check_inputs, check_run_folder, init_run_folder, locked, read_model
+from headwise.runs.folder import (
+    check_inputs,
+    check_run_folder,
+    init_run_folder,
+    locked,
+    read_model,
+    read_result,
+)
 from headwise.runs.launching import Launcher, Run, threads_per_run, train_all
-from headwise.runs.names import COMPARISON, ENCODER, MODEL, TRIES
+from headwise.runs.names import COMPARISON, ENCODER, MODEL, RESULT, TRIES
 from headwise.runs.run import batches
 from headwise.tasks.task import Task
 from headwise.training.console import say
@@ -183,6 +190,10 @@ class DatasetComparison:
         check_inputs(self.folder, self.task.content_hash())
         for run in runs:
             init_run_folder(run.folder, run.recipe)
+            scored = read_result(run.folder)
+            if scored is not None and run.result() is None:  # on test sets that have changed since
+                forgotten = scored.model_copy(update={"tests": {}, "test_hashes": {}})
+                write_text(run.folder / RESULT, forgotten.model_dump_json(indent=1))
             encoder = run.folder / ENCODER
             if self._shares_encoder and run.recipe.pretrained is None and not encoder.is_dir():
                 with written_whole(encoder) as partial:  # also for a process of its own
@@ -323,6 +334,7 @@ def run_comparison(
     with locked(folder):
         tries = [run for each in planned for run in each.init_folders(each.tries())]
         train_all(tries, console, launcher, after_each=remove_weights_of_tries)
+        remove_weights_of_tries()  # also of those that --print-commands had trained before
         runs_by_data = [each.init_folders(each.next_runs(console)) for each in planned]
         all_runs = [run for runs in runs_by_data for run in runs]
         train_all(all_runs, console, launcher, after_each=write_results)

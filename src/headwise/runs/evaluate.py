@@ -93,7 +93,9 @@ def with_scores(
             outcome = evaluate(model, task, split, recipe.evaluation, console, label)
             _write_outcome(outcome, folder, split)
         scores[split] = [score.model_copy(update={"rows": []}) for score in outcome.scores]
-    return result.model_copy(update={"scores": scores.pop(TEST), "tests": scores})
+    update = {"scores": scores.pop(TEST), "tests": scores}
+    hashes = {split: task.content_hash(split) for split in scores}
+    return result.model_copy(update={**update, "test_hashes": hashes})
 
 
 def _write_outcome(outcome: Outcome, folder: Path, split: str) -> None:

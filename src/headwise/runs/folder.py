@@ -64,7 +64,7 @@ def locked(folder: Path) -> Iterator[None]:
             f"{folder} is in use by another process: wait for it, or use another output folder"
         ) from None
     try:
-        clear_leftovers(list(folder.iterdir()))  # of a killed process
+        clear_leftovers([*folder.iterdir(), *folder.glob("pictures*/*")])  # of a killed process
         yield
     finally:
         lock.release()
@@ -151,17 +151,12 @@ def read_recipe(
     return load_recipe(str(folder / RECIPE), changes).recipe
 
 
-def read_result(folder: Path, recipe: Recipe | None = None) -> RunResult | None:
-    """Returns the result of a run; None if it is not finished.
-
-    With a recipe, a run is finished only if it has been scored on all further test sets there.
-    """
+def read_result(folder: Path) -> RunResult | None:
+    """Returns the result of a run; None if it is not finished."""
     if not (folder / RESULT).is_file():
         return None
     with readable(folder / RESULT):
-        result = RunResult.model_validate_json((folder / RESULT).read_bytes())
-    tests = recipe.data.tests if recipe is not None and recipe.evaluation.test else {}
-    return result if tests.keys() <= result.tests.keys() else None
+        return RunResult.model_validate_json((folder / RESULT).read_bytes())
 
 
 def read_model(folder: Path) -> Any:

@@ -41,7 +41,11 @@ class Run(NamedTuple):
 
     def result(self) -> RunResult | None:
         """Returns the result; None before it is finished, also on new test sets of the recipe."""
-        return read_result(self.folder, self.recipe)
+        result = read_result(self.folder)
+        if result is None or self.task is None or not self.recipe.evaluation.test:
+            return result
+        hashes = {name: self.task.content_hash(name) for name in self.recipe.data.tests}
+        return result if hashes.items() <= result.test_hashes.items() else None
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from typing import Any
 from headwise.analysis.results import RunResult, Tries, Try
 from headwise.messages import shown
 from headwise.recipes.document import Change, split_path
-from headwise.recipes.recipe import RecipeFile
+from headwise.recipes.recipe import SEED, RecipeFile
 from headwise.yaml import read_yaml
 
 # The seed of every try. With the seed of a run, the choice would favour the chance of that run.
@@ -57,7 +57,7 @@ def check_grid(
     *,
     match: bool,
 ) -> None:
-    """Raises `ValueError` for a value that no recipe can have, or a key that is set elsewhere."""
+    """Raises `ValueError` for a value or a start that no try can have, or a key set elsewhere."""
     for path in grid:
         setters = [f"system {name}" for name in systems if file.is_set(path, name)]
         setters += ["--set"] if file.is_set(path) else []
@@ -68,7 +68,15 @@ def check_grid(
                 f"expected a key that all systems share"
             )
     for system, dataset, combination in product(systems, datasets, combinations(grid)):
-        file.system(system, dataset, try_changes(combination))  # raises where a value is wrong
+        # Raises where a value is wrong.
+        recipe = file.system(system, dataset, try_changes(combination))
+        folder = recipe.pretrained_folder()
+        if folder is not None and SEED in str(recipe.pretrained) and not folder.is_dir():
+            raise ValueError(
+                f"model.pretrained is {recipe.pretrained}, and tries of --tune have the seed "
+                f"{TUNING_SEED}: pretrain a run with that seed too, or name one run for all seeds, "
+                f"without {SEED}"
+            )
 
 
 def combinations(grid: Grid) -> list[list[Change]]:
