@@ -73,6 +73,7 @@ CONFIGURED = [
     ({"embed_dim": 30, "num_heads": 8}, {"embed_dim", "30", "num_heads", "8"}),
     ({"norm": "mid"}, {"norm", "mid", "post", "pre"}),
     ({"embed_dims": 8}, {"embed_dims", "embed_dim", "CausalLMConfig"}),
+    ({"tie_word_embeddings": False}, {"tie_word_embeddings", "share_embeddings"}),
     ({"max_positions": 9}, {"max_positions", "9", "positions", "learned"}),
     ({"attention": "mea"}, {"mea", "mae"}),
     ({"attention": {"encoder": "mae"}}, {"encoder", "decoder_self"}),

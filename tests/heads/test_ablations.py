@@ -10,6 +10,7 @@ from support.forms import DIM, HEADS, build, inputs
 from torch import nn
 
 import headwise as hw
+from headwise.heads.ablation import Ablation
 
 SURE = 1e9  # a logit beside which others count nothing
 
@@ -175,6 +176,33 @@ def test_random_weights_are_the_same_for_a_seed_and_others_for_each_layer(system
         weights = weights[..., getattr(model[0], "shared_heads", 0) :]
         shares = (weights / weights.sum(-1, keepdim=True)).view(-1, weights.size(-1))
         torch.testing.assert_close(shares, shares[:1].expand_as(shares))
+
+
+def test_an_ablation_keeps_what_weights_add_up_to_and_leaves_a_unit() -> None:
+    """Of MoH's routed heads the chosen ones keep their share of all heads, also if fewer count."""
+    layer, x = hw.MoH(DIM, 6, shared_heads=2, top_k=3).double().eval(), inputs()
+    learned = layer(x).routing.weights.sum(-1)
+    for name, options in {"top-k": {"top_k": 2}, "largest": {}, "without-largest": {}}.items():
+        layer.ablations = (Ablation(layer, name, **options),)
+        torch.testing.assert_close(layer(x).routing.weights.sum(-1), learned)
+    one_routed = hw.MoH(DIM, 4, shared_heads=3, top_k=1)
+    for name, options in (("without-largest", {}), ("only-head", {"head": []})):
+        with pytest.raises(ValueError, match=name):
+            Ablation(one_routed, name, **options)
+
+
+def test_branches_that_are_merged_have_one_random_vector_of_weights() -> None:
+    layer = build("weighted", merged=True)
+    layer.ablations = (Ablation(layer, "random"),)
+    kappa, alpha = layer.branch_weights()
+    assert torch.equal(kappa, alpha)
+
+
+@pytest.mark.parametrize("system", ["standard", "agreement", "moh"])
+def test_heads_are_left_out_on_any_device(system) -> None:
+    layer = build(system).to("meta")
+    layer.ablations = (Ablation(layer, "without-head", head=0),)
+    assert layer(inputs().to("meta")).output.is_meta
 
 
 def test_in_a_model_the_systems_of_a_kind_or_one_place_are_ablated():

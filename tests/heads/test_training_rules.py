@@ -461,6 +461,13 @@ def test_what_learns_without_its_rule_is_told_once():
     assert len(told) == 1
 
 
+def test_what_is_frozen_needs_no_rule(recwarn):
+    layer = build("mae", train=True).requires_grad_(False)
+    for _ in range(2):
+        layer(inputs().requires_grad_()).output.sum().backward()
+    assert not recwarn.list
+
+
 @pytest.mark.parametrize("is_used", [False, True])
 def test_a_loss_that_nobody_trains_by_is_told(is_used):
     layer = build("moa", train=True)
