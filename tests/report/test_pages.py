@@ -96,6 +96,15 @@ def test_every_table_is_its_csv(folder, page):
                 _assert_same(shown.strip(), saved_cell)
 
 
+def test_tables_of_like_titles_are_files_of_their_own(tmp_path):
+    titles = ["t", "T!", 300 * "a", 300 * "a" + "b", 90 * "字", 90 * "字" + "b"]
+    tables = [pd.DataFrame({"x": [number]}) for number in range(len(titles))]
+    sections = [Section(title, table=table) for title, table in zip(titles, tables, strict=True)]
+    write_page(tmp_path / "p.html", "x", "y", sections)
+    saved = [pd.read_csv(file)["x"][0] for file in (tmp_path / "tables").iterdir()]
+    assert sorted(saved) == [*range(len(titles))]
+
+
 def _assert_same(shown, saved):
     """A cell of the page is what the CSV has: the same text, or the same number, rounded."""
     plain = saved.removeprefix("'") if saved[:2] in ("'=", "'@", "'+", "'-") else saved
