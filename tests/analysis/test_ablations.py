@@ -242,10 +242,10 @@ def test_a_loss_is_the_mean_over_the_labels_of_all_items(name):
             count = int((shifted != -100).sum())
             with torch.no_grad():
                 expected.append([float(network(**item).loss) * count if count else 0.0, count])
-    score = loss_quality(network, batches, "nats")()
+    score = loss_quality(network, batches)()
     assert np.array(score.rows) == pytest.approx(np.array(expected), rel=1e-5)
     totals, counts = np.sum(expected, 0)
-    assert (score.name, score.lower_is_better) == ("nats", True)
+    assert (score.name, score.lower_is_better) == ("nats per token", True)
     assert score.value == pytest.approx(totals / counts, rel=1e-5)
 
 

@@ -313,13 +313,13 @@ class Plain(nn.Module):
         self.first = hw.MixtureOfAttentiveExperts(16, 4)
         self.second = hw.GatedAttention(16, 4)
 
-    def forward(self, x):
-        return self.second(self.first(x).output).output
+    def forward(self, scale, x):
+        return self.second(self.first(scale * x).output).output
 
 
 def test_a_module_of_ones_own_in_training():
     network = Plain()
-    first, second = collect(network, [{"x": torch.randn(3, 5, 16)}])
+    first, second = collect(network, [{"scale": 0.5, "x": torch.randn(3, 5, 16)}])
     assert network.training and network.second.training
     assert (first.place, second.place) == ("first", "second")
     assert (first.scope, [*first.rows], first.system) == ("sequence", ["sequence"], "mae")

@@ -87,6 +87,8 @@ def test_tables_are_saved_beside_the_page(system, tmp_path):
     expected = analysis.ablations
     assert len(ablations) == len(expected)
     np.testing.assert_allclose(ablations["difference"], expected["difference"])
+    (shown,) = [table for table in tables if "95% interval from" in table and "share" in table]
+    np.testing.assert_allclose(shown["difference"], expected["difference"].head(8))
 
 
 def test_without_a_quality_nothing_is_ablated(tmp_path):
