@@ -128,7 +128,7 @@ def test_several_files_are_one_text_in_their_order(tmp_path):
 )
 def test_a_column_that_one_file_has_more_is_passed_over(kind, held_out, tmp_path):
     rows, files = [row("classification", key) for key in range(24)], []
-    for name, part, more in (("a", rows[:14], ()), ("b", rows[14:], ("more",))):
+    for name, part, more in (("a", rows[:14], ("more",)), ("b", rows[14:], ())):
         names = ("sentence", "label", *more)
         records = [names, *((*pair, *more) for pair in part)]
         lines = map({"csv": ",", "tsv": "\t"}.get(kind, "").join, records)
