@@ -250,6 +250,15 @@ def test_a_number_sign_in_the_name_of_a_file_begins_no_comment():
         assert found["data"]["files"] == {"train": str(Path(name).absolute())}
 
 
+def test_places_of_test_sets_are_absolute(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "sub").mkdir()
+    changes = ("data.tests.a={path: sub, split: {test: x}}", "data.tests.b.options.file=q.txt")
+    data = resolved("probing-docstrings", *changes, system="standard", dataset="SeLen")["data"]
+    assert data["tests"]["a"] == {"path": str(tmp_path / "sub"), "split": {"test": "x"}}
+    assert data["tests"]["b"]["options"] == {"file": str(tmp_path / "q.txt")}
+
+
 def test_other_data_keep_numbers_and_lose_what_belongs_to_the_source():
     changes = ("data.files.test=b.tsv", "data.files.train=a.tsv")  # in any order
     found = resolved("classify-docstrings", *changes, system="standard")["data"]

@@ -166,6 +166,13 @@ def test_noise_is_as_loud_as_asked_for(noise, snr, level):
         assert abs(decibels(noisy) - level) < 0.1 or loudest > 0.98  # nothing is clipped
 
 
+def test_noise_is_added_where_one_column_is_both_sides():
+    rows = in_each_part([row("speech-enhancement", key) for key in range(3)])
+    data = {"columns": {"noisy": "clean"}, "noise": ["white"], "snr": [5, 5]}
+    noisy, clean = waves_of(road("speech-enhancement", "hub", rows, data=data), "test", 0)
+    assert abs(decibels(clean) - decibels(noisy - clean) - 5) < 0.1
+
+
 @pytest.mark.parametrize(("noise", "slope"), [("white", 0), ("pink", -3.01), ("brown", -6.02)])
 def test_colours_of_noise_fall_by_decibels_an_octave(noise, slope):
     voices = {"speakers": 4, "utterances": 6, "seconds": 8}

@@ -1,5 +1,6 @@
 """Made-up comparisons: folders of finished runs as `headwise compare` leaves them."""
 
+import base64
 import io
 import math
 from collections.abc import Sequence
@@ -11,7 +12,7 @@ from PIL import Image
 
 from headwise.analysis.results import Compared, RunResult, Tries, Try
 from headwise.analysis.speed import OverRounds
-from headwise.tasks.scores import Outcome, Picture, Sample, Score
+from headwise.tasks.scores import Outcome, Sample, Score
 
 # How good a system is, how long its step takes, and what its modules share their decisions among.
 KNOWN = {"standard": (0.0, 1.0, 0), "mae-7": (2.0, 1.06, 8), "tim": (0.3, 1.22, 2)}
@@ -117,10 +118,9 @@ def write_run(
         )
         for n, made in enumerate(["Fermer", text, f"{system} {text}"])
     ]
-    drawn = [Picture.from_png(f"Map {text}", png(shade=len(system) * 9), f"Left: {text}")]
-    drawn += [Picture.from_png("Given", png())]
+    picture = base64.b64encode(png(shade=len(system) * 9)).decode()
     for name, own in found.items():
-        outcome = Outcome(scores=own, samples=shown, pictures=drawn)
+        outcome = Outcome(scores=own, samples=shown, picture=picture)
         path = run / (f"outcome-{name}.json" if name else "outcome.json")
         path.write_text(outcome.model_dump_json(), encoding="utf-8")
     (run / "result.json").write_text(result.model_dump_json(), encoding="utf-8")

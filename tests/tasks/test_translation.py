@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from sacrebleu.metrics import BLEU
 from support.road import in_each_part, road
 from transformers import GenerationConfig
 
@@ -118,6 +119,20 @@ def test_compounds_are_split_on_both_sides_after_tokenising():
     assert split_compounds("- a -b c- 1-2-3") == "- a -b c- 1 ##AT##-##AT## 2-3"
 
 
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"max_ngram_order": 2},
+        {"effective_order": True},
+        {"smooth_method": "floor", "smooth_value": 0.3, "lowercase": True},
+    ],
+)
+def test_options_of_bleu_are_those_of_sacrebleu(options):
+    score, _ = bleu_and_chrf(["The cat"], ["the cat"], options)
+    expected = BLEU(**options).corpus_score(["The cat"], [["the cat"]])
+    assert score.value == pytest.approx(expected.score) and score.low == pytest.approx(score.value)
+
+
 def test_what_sacrebleu_lacks_is_told_before_training():
     for language, tokenizer in (("zh_CN", "zh"), ("ja", "char"), ("fr", "13a"), (None, "13a")):
         assert f"tok:{tokenizer}|" in bleu_and_chrf(["a"], ["a"], {}, language)[0].note
@@ -125,6 +140,8 @@ def test_what_sacrebleu_lacks_is_told_before_training():
         pairs(evaluation={"bleu": {"tokenize": "ko-mecab"}})
     with pytest.raises(ValueError, match=r"evaluation.bleu is .*unexpected.*'case'"):
         pairs(evaluation={"bleu": {"case": "lower"}})
+    with pytest.raises(ValueError, match=r"evaluation.bleu is .*'max_ngram_order': '2'"):
+        pairs(evaluation={"bleu": {"max_ngram_order": "2"}})
 
 
 # --- pairs ------------------------------------------------------------------------------------

@@ -473,18 +473,10 @@ def samples_section(comparison: Comparison) -> Section | None:
 
 
 def pictures_section(comparison: Comparison) -> Section | None:
-    """Makes the section on pictures: those of all systems side by side; equal ones stand once."""
-    views_by_title: dict[str, dict[tuple[str, str], list[str]]] = {}  # a view to its systems
-    for system in comparison.systems:
-        pictures = system.outcomes[0][TEST].pictures if system.outcomes else []
-        for number, picture in enumerate(pictures, 1):
-            views = views_by_title.setdefault(f"{number}. {picture.title}", {})
-            views.setdefault((picture.png, picture.caption), []).append(system.name)
-    shown = {
-        title: [(f"{', '.join(names)}. {text}", png) for (png, text), names in views.items()]
-        for title, views in views_by_title.items()
-    }
-    text = "Of the first seed of each system."
+    """Makes the section on pictures: those of all systems side by side."""
+    outcomes = [(each.name, each.outcomes[0][TEST]) for each in comparison.systems if each.outcomes]
+    shown = [(name, outcome.picture) for name, outcome in outcomes if outcome.picture]
+    text = "Images of the data, and below them images by the first seed of each system."
     return Section("Pictures", text, pictures=shown) if shown else None
 
 

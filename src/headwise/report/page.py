@@ -65,7 +65,7 @@ class Section:
         text: a sentence or two: what was found, and how to read it.
         table: shown below; of a cell that is a text, the lines after the first are smaller.
         figures: shown behind it.
-        pictures: title to what is shown below it: captions, each with a PNG in base64.
+        pictures: captions, each with a PNG in base64.
         more: title to a table, a text or sections, folded.
         notes: how to read tables and figures, in small type.
     """
@@ -74,7 +74,7 @@ class Section:
     text: str = ""
     table: pd.DataFrame | None = None
     figures: list[Figure] = field(default_factory=list)
-    pictures: dict[str, list[tuple[str, str]]] = field(default_factory=dict)
+    pictures: list[tuple[str, str]] = field(default_factory=list)
     more: dict[str, "pd.DataFrame | str | list[Section]"] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
 
