@@ -2,8 +2,6 @@
 
 import re
 
-import numpy as np
-import pandas as pd
 import pytest
 import torch
 from support import tiny_models
@@ -76,17 +74,6 @@ def test_the_page_is_short_whole_and_safe(kind, system, tmp_path):
     assert "nan" not in page.text.lower().split()
     assert len(re.sub(r"<[^>]*>", " ", visible(page.html)).split()) < 1200
     assert len(page.html) < 700_000
-
-
-@pytest.mark.parametrize("system", ["mae", "weighted"])
-def test_tables_are_saved_beside_the_page(system, tmp_path):
-    analysis = analyse("causal", system)
-    analysis.write(tmp_path)
-    tables = [pd.read_csv(file) for file in sorted((tmp_path / "tables").iterdir())]
-    (ablations,) = [table for table in tables if "corrected_p" in table]
-    expected = analysis.ablations
-    assert len(ablations) == len(expected)
-    np.testing.assert_allclose(ablations["difference"], expected["difference"])
 
 
 def test_without_a_quality_nothing_is_ablated(tmp_path):
