@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 import pytest
 from support.data_files import PARTS, TASKS, row, sentence, text_file, wav
+from support.messages import assert_names
 from support.road import in_each_part, road
 
 BAD_BYTE = b"na\xefve"  # Latin-1
@@ -199,11 +200,6 @@ BAD: dict[str, tuple[str, dict[str, bytes], Iterable[str]]] = {
 }
 
 
-def names(error: BaseException, must_name: Iterable[str]) -> bool:
-    """Whether the message of an error has all of some names and numbers, as words."""
-    return all(re.search(rf"(?<!\w){re.escape(name)}(?!\w)", str(error)) for name in must_name)
-
-
 @pytest.mark.parametrize("name", BAD)
 def test_a_bad_file_is_an_error_that_says_where(name, tmp_path):
     task, files, must_name = BAD[name]
@@ -212,7 +208,7 @@ def test_a_bad_file_is_an_error_that_says_where(name, tmp_path):
     places = [tmp_path / file for file in files]
     with pytest.raises(ValueError) as error:
         road(task, "files", {"train": tuple(places) if len(places) > 1 else places[0]})
-    assert names(error.value, must_name), str(error.value)
+    assert_names(str(error.value), must_name)
 
 
 @pytest.mark.parametrize("task", [task for task in TASKS if task != "speech-enhancement"])
@@ -238,7 +234,7 @@ def test_a_dataset_that_cannot_be_read_is_an_error_that_says_what(data, must_nam
     rows = [row("translation", key) for key in range(20)]
     with pytest.raises(ValueError) as error:
         road("translation", "hub", {"train": rows}, data=data)
-    assert names(error.value, must_name), str(error.value)
+    assert_names(str(error.value), must_name)
 
 
 # --- images and sounds in folders -------------------------------------------------------------

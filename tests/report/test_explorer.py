@@ -13,6 +13,7 @@ import pytest
 import torch
 from support import tiny_models
 from support.pages import Page, explored, payload, unpacked
+from support.run_folders import headwise
 from support.tiny_tasks import answer, run, write_recipe
 from torch import nn
 from transformers import (
@@ -275,8 +276,7 @@ def runs(tmp_path_factory):
         (folder / task).mkdir(exist_ok=True)
         recipe = write_recipe(task, folder / task)
         folders[task, system] = folder / task / system
-        result = run("train", recipe, "--system", system, "--output", folders[task, system])
-        assert result.exit_code == 0, result.output
+        headwise("train", recipe, "--system", system, "--output", folders[task, system])
     return folders
 
 
@@ -293,8 +293,7 @@ def test_an_item_is_shown_with_what_is_true_of_it(runs, tmp_path):
 def test_models_are_shown_side_by_side_on_one_text(runs, tmp_path):
     page = tmp_path / "page.html"
     folders = runs["translation", "mae"], runs["translation", "standard"]
-    result = run("explore", *folders, folders[0] / "model", "--text", "one two", "--output", page)
-    assert result.exit_code == 0, result.output
+    headwise("explore", *folders, folders[0] / "model", "--text", "one two", "--output", page)
     models = payload(page)["models"]
     assert [model["name"] for model in models] == ["mae", "standard", "model"]
     assert len({tuple(model["stacks"]["encoder"]["tokens"]) for model in models}) == 1

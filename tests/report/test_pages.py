@@ -12,6 +12,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from rich.console import Console
+from support import judged
 from support.compared import png, write_compared
 from support.pages import Page, numbers
 
@@ -58,16 +59,6 @@ def run_scores(folder, system, seed):
     """The scores of a run by their names, with their rows."""
     path = folder / f"{system}-seed{seed}/outcome.json"
     return {score["name"]: score for score in json.loads(path.read_text())["scores"]}
-
-
-def corrected(p_values):
-    """Holm's correction, by its definition."""
-    expected, smallest = np.full(len(p_values), np.nan), 0.0
-    tested = np.flatnonzero(np.isfinite(p_values))
-    for rank, index in enumerate(tested[np.argsort(p_values[tested])]):
-        smallest = max(smallest, min(1.0, (len(tested) - rank) * p_values[index]))
-        expected[index] = smallest
-    return pytest.approx(list(expected), nan_ok=True)
 
 
 # --- safe and whole ---------------------------------------------------------------------------
@@ -130,25 +121,6 @@ def test_no_cell_of_a_csv_is_a_formula(tmp_path):
 # --- numbers ----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", ["accuracy", "surprise"])
-def test_results_are_those_of_the_rows(folder, scores, name):
-    results = scores.query("test == 'test' and score == @name").set_index("system")
-    means = {}
-    for system in THREE:
-        runs = [np.array(run_scores(folder, system, seed)[name]["rows"]) for seed in (1, 2)]
-        values = [
-            100 * rows[:, 0].sum() / rows[:, 1].sum() if name == "accuracy" else rows.mean()
-            for rows in runs
-        ]
-        means[system] = np.mean(values)
-        assert results["of_seeds"][system] == pytest.approx(values)
-        assert results["value"][system] == pytest.approx(means[system])
-        assert results["low"][system] < means[system] < results["high"][system]
-    for system in THREE[1:]:
-        assert results["difference"][system] == pytest.approx(means[system] - means["standard"])
-    assert np.isnan(results["difference"]["standard"])
-
-
 @pytest.mark.parametrize(
     "query",
     [
@@ -159,7 +131,7 @@ def test_results_are_those_of_the_rows(folder, scores, name):
 )
 def test_p_is_corrected_over_what_is_tested_together(scores, query):
     tested = scores.query(query).query("system != 'standard'")
-    assert list(tested["corrected_p"]) == corrected(tested["p"].to_numpy())
+    assert list(tested["corrected_p"]) == pytest.approx(judged.holm([*tested["p"]]), nan_ok=True)
 
 
 @pytest.mark.parametrize("system", THREE)

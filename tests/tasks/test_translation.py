@@ -4,7 +4,6 @@ import pytest
 import torch
 from sacrebleu.metrics import BLEU
 from support.road import in_each_part, road
-from transformers import GenerationConfig
 
 from headwise.data.load import DataError
 from headwise.models.text import Seq2SeqLM
@@ -73,18 +72,6 @@ def test_batches_stay_within_the_budget_over_all_beams(corpus, model, calls, mon
     monkeypatch.setattr(translation, "_SEARCH_TOKENS", tokens)
     assert translated(corpus, model, TEXTS) == whole and len(calls) > 2
     assert all(call["input_ids"].numel() <= 2 * longest for call in calls[1:])
-
-
-def test_settings_reach_the_search_and_what_is_saved(corpus, model, calls, tmp_path):
-    search = {"num_beams": 3, "length_penalty": 0.6}
-    (source,) = corpus.task.source(["it"])["input_ids"]
-    evaluation = corpus.recipe.evaluation.model_copy(update={"max_length_extra": 1})
-    translated(corpus, model, ["it"], evaluation)
-    expected = {**search, "do_sample": False, "max_length": len(source) + 1 + 1}  # <bos>
-    assert {name: calls[0][name] for name in expected} == expected
-    model.save_pretrained(tmp_path)
-    saved = GenerationConfig.from_pretrained(tmp_path).to_dict()
-    assert {name: saved[name] for name in search} == search
 
 
 def test_separate_vocabularies_are_not_mixed_up(tmp_path):
