@@ -137,41 +137,37 @@ def test_uniform_mixtures_are_standard_attention_to_the_bit(dropped, masks):
         assert (out.routing.weights == 1 / uniform.num_experts).all()
 
 
-def ordinary_layer(norm, heads, **state):
-    """PyTorch's layer around standard attention, with these weights."""
+def ordinary_layer(norm, heads, weights, **names):
+    """PyTorch's layer around standard attention, with weights of modules by their names here."""
     kwargs = {"dropout": 0.0, "batch_first": True, "norm_first": norm == "pre"}
     layer = nn.TransformerEncoderLayer(DIM, heads, 16, **kwargs)
     layer.self_attn = hw.MultiHeadAttention(DIM, heads)
-    no_bias = {"self_attn.out_proj.bias": torch.zeros(DIM)}
-    layer.double().load_state_dict(no_bias | state)
+    state = {}
+    for name, weight in weights.items():
+        module, _, rest = name.partition(".")
+        if module in names:
+            state[f"{names[module]}.{rest}"] = weight
+    layer.double().load_state_dict(state)
     return layer
 
 
 def of_one_branch(norm):
-    """κ = α = 1, which is how they start."""
+    """κ = α = 1."""
     ours = build("weighted", num_branches=1, norm=norm)
     assert ours.kappa.item() == ours.alpha.item() == 1
-    weights = ours.state_dict()
+    output = {"out_proj.weight": ours.branch_output[0].t(), "out_proj.bias": torch.zeros(DIM)}
     names = {"ffn_up": "linear1", "ffn_down": "linear2", "norm1": "norm1", "norm2": "norm2"}
-    names |= {name: f"self_attn.{name}" for name in ("q_proj", "k_proj", "v_proj")}
-    state = {"self_attn.out_proj.weight": weights["branch_output"][0].t()}
-    for name, weight in weights.items():
-        module, _, kind = name.rpartition(".")
-        state |= {f"{names[module]}.{kind}": weight} if module in names else {}
-    return ours, ordinary_layer(norm, 1, **state)
+    names |= {name: f"self_attn.{name}" for name in ("q_proj", "k_proj", "v_proj", "out_proj")}
+    return ours, ordinary_layer(norm, 1, ours.state_dict() | output, **names)
 
 
 def of_a_single_mechanism(norm):
     """n_s = 1 competes with nobody, and has nobody to exchange anything with."""
     ours = build("tim", num_mechanisms=1, exchange_heads=0, norm=norm, bias=True)
-    names = {"self_attention": "self_attn", "ffn_up": "linear1", "ffn_down": "linear2"}
-    names |= {"norm1": "norm1", "norm3": "norm2"}
-    state = {}
-    for name, (weight, *_) in ours.state_dict().items():
-        module, _, rest = name.partition(".")
-        if module in names:  # its maps are applied from the right
-            state[f"{names[module]}.{rest}"] = weight.t() if weight.dim() > 1 else weight
-    return ours, ordinary_layer(norm, HEADS, **state)
+    # Its maps are applied from the right.
+    weights = {name: weight[0].t() for name, weight in ours.state_dict().items()}
+    names = {"ffn_up": "linear1", "ffn_down": "linear2", "norm1": "norm1", "norm3": "norm2"}
+    return ours, ordinary_layer(norm, HEADS, weights, self_attention="self_attn", **names)
 
 
 @each_mask
