@@ -67,9 +67,6 @@ def test_any_plan_stands_as_it_is_written(expected):
     assert parameters(net) == parameters(net_read)
 
 
-LOW = {"system": "agreement", "layers": "low"}
-
-
 @pytest.mark.parametrize(
     ("plan", "expected"),
     [
