@@ -7,10 +7,9 @@
 
 Scores are simulated: test items, a system's own way with each item, seeds, and a seed's own way
 with each item are independent draws. Where systems are equally good, a test at 5% should find a
-difference in 5% of the comparisons or less. Three procedures judge the same simulated scores:
+difference in 5% of the comparisons or less. Two procedures judge the same simulated scores:
 
 first seed    the paired bootstrap over the items of the first seed alone
-resampled     a bootstrap that draws seeds and items anew, both at once
 headwise      the test of the report, headwise.analysis.statistics
 
 A true difference of the size that the report calls detectable should be found in about 80% of the
@@ -113,19 +112,6 @@ def first_seed(system: Scores) -> Scores:
     return Scores(system.values[:1], system.resamples[:1], system.items)
 
 
-def resampled_p(first: Scores, second: Scores, generator: np.random.Generator) -> float:
-    """Computes p of a bootstrap that resamples both seeds and items."""
-    means = []
-    for system in (first, second):
-        seeds, resamples = system.resamples.shape
-        drawn_seeds = generator.integers(seeds, size=(seeds, resamples))
-        means.append(system.resamples[drawn_seeds, np.arange(resamples)].mean(0))
-    differences = means[0] - means[1]
-    observed = abs(first.values.mean() - second.values.mean())
-    exceeding = np.abs(differences - differences.mean()) >= observed
-    return (exceeding.sum() + 1) / (len(differences) + 1)
-
-
 def judge(cell: Cell, comparison: int) -> dict[str, float]:
     """Applies the procedures to a simulated comparison."""
     entropy = [comparison, cell.seeds, cell.systems, round(10 * cell.spread)]
@@ -139,7 +125,6 @@ def judge(cell: Cell, comparison: int) -> dict[str, float]:
         "headwise": have_seeds and min(holm(p_values)) < SIGNIFICANT,
         "not corrected": have_seeds and min(p_values) < SIGNIFICANT,
         "first seed": single.p < SIGNIFICANT,
-        "resampled": resampled_p(baseline, systems[-1], generator) < SIGNIFICANT,
         "detectable": differences[-1].detectable,
         "difference": differences[-1].value,
     }

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 from scipy.stats import ttest_1samp
-from support.architectures import attentions, build, gate, labelled, refused, without
+from support.architectures import build, labelled, refused
 from support.architectures import tokens as words
 from support.data_files import row as item
 from support.road import in_each_part, road
@@ -50,7 +50,7 @@ def under(network, system, row):
         name, options = (row.ablation, options) if row.path else (None, {})
         with hw.ablated(network, where, name, **options):
             values.append(value(certainty(network, tokens(ITEMS, 6))))
-    assert len({round(each, 12) for each in values}) == len(values)
+    assert len({round(each, 12) for each in values}) == len(values)  # random draws differ
     return np.mean(values)
 
 
@@ -89,20 +89,6 @@ def test_each_row_is_the_model_under_that_ablation(plan):
     at_once = ablate(network, item_quality(measure), "model")
     assert len(at_once) == number and not any(at_once.get("place", ()))
     assert ablate(network, item_quality(measure), "none").empty
-
-
-@pytest.mark.parametrize("name", ["gpt2", "bert", "gated"])
-def test_heads_of_transformers_are_removed_with_and_without_gates(name):
-    network = gate("gpt2", "gated") if name == "gated" else build(name)
-    measure = certainty(network, words(ITEMS, 5))
-    table = ablate(network, item_quality(measure))
-    heads = table[table["ablation"] == "without-head"]
-    assert {(row.path, row.options["head"]) for row in heads.itertuples()} == {
-        (path, head) for path in attentions(network) for head in range(4)
-    }
-    for row in heads.itertuples():
-        with without(network, {row.path: [row.options["head"]]}):
-            assert row.value == pytest.approx(value(measure), rel=1e-6)
 
 
 def layer(*weights):
@@ -210,10 +196,7 @@ def test_the_score_of_a_task_is_that_of_its_evaluation(task):
     source = "built-in" if task == "speech-enhancement" else "files"
     rows = None if source == "built-in" else in_each_part([item(task, key) for key in range(12)])
     prepared = road(task, source, rows, model={**SIZES, **TASKS[task]})
-    network, evaluation = prepared.model().eval(), prepared.recipe.evaluation
-    with torch.no_grad():
-        for weight in network.parameters():
-            weight.add_(0.3 * torch.randn_like(weight))
+    network, evaluation = prepared.network(), prepared.recipe.evaluation
     table = ablate(network, task_quality(network, prepared.task, "validation", evaluation))
     first = prepared.task.evaluate(network, "validation", evaluation).scores[0]
     assert table.attrs["score"] == first.name and len(table) >= 2
@@ -242,10 +225,10 @@ def test_a_loss_is_the_mean_over_the_labels_of_all_items(name):
             count = int((shifted != -100).sum())
             with torch.no_grad():
                 expected.append([float(network(**item).loss) * count if count else 0.0, count])
-    score = loss_quality(network, batches, "nats")()
+    score = loss_quality(network, batches)()
     assert np.array(score.rows) == pytest.approx(np.array(expected), rel=1e-5)
     totals, counts = np.sum(expected, 0)
-    assert (score.name, score.lower_is_better) == ("nats", True)
+    assert (score.name, score.lower_is_better) == ("nats per token", True)
     assert score.value == pytest.approx(totals / counts, rel=1e-5)
 
 

@@ -3,7 +3,6 @@
 import itertools
 import math
 from collections import defaultdict
-from statistics import fmean
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -233,45 +232,7 @@ def test_layer_similarity(decided):
             assert similarity.iloc[i, j] == near(expected)
 
 
-# --- laws of all measures ----------------------------------------------------------------------
-
-
-def answers(tables):
-    """What the questions say of decisions, in numbers."""
-    return {
-        (d.path, question): values
-        for d in tables
-        for question, values in {
-            "entropy": entropy(d).tolist(),
-            "load": unit_load(d).tolist(),
-            "pmi": pmi(d, least=1).drop(columns="name").to_numpy() if "token" in d.positions else 0,
-            "explained": [epsilon_squared(d, label) for label in d.labels],
-        }.items()
-    }
-
-
-def assert_same(one, other):
-    assert one.keys() == other.keys()
-    for key, values in one.items():
-        np.testing.assert_allclose(values, other[key], rtol=1e-4, atol=1e-5, err_msg=str(key))
-
-
-@pytest.mark.parametrize(("kind", "name"), SUBJECTS)
-def test_padding_and_the_size_of_batches_change_nothing(kind, name):
-    network, data = model(kind, SYSTEMS[name]), batches(kind, count=2)
-    alone = [
-        {"input_ids": batch["input_ids"][row : row + 1, batch["attention_mask"][row].bool()]}
-        for batch in data
-        for row in range(4)
-    ]
-    together = [{key: torch.cat([batch[key] for batch in data]) for key in data[0]}]
-    for describe_batch, other in ((describe, together), (tokens, alone)):
-        tables = [collect(network, each, describe_batch) for each in (data, other)]
-        assert_same(*map(answers, tables))
-
-
-def tokens(batch):
-    return {"any": Positions(batch["input_ids"].shape, batch["input_ids"])}
+# --- what is collected -------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("limit", "read"), [(1, 4), (40, 8)])
@@ -313,13 +274,13 @@ class Plain(nn.Module):
         self.first = hw.MixtureOfAttentiveExperts(16, 4)
         self.second = hw.GatedAttention(16, 4)
 
-    def forward(self, x):
-        return self.second(self.first(x).output).output
+    def forward(self, scale, x):
+        return self.second(self.first(scale * x).output).output
 
 
 def test_a_module_of_ones_own_in_training():
     network = Plain()
-    first, second = collect(network, [{"x": torch.randn(3, 5, 16)}])
+    first, second = collect(network, [{"scale": 0.5, "x": torch.randn(3, 5, 16)}])
     assert network.training and network.second.training
     assert (first.place, second.place) == ("first", "second")
     assert (first.scope, [*first.rows], first.system) == ("sequence", ["sequence"], "mae")
@@ -331,29 +292,10 @@ def test_what_cannot_be_read_is_told():
         collect(nn.Linear(2, 2), [])
 
 
-def decision_table(weights, chosen=None, unit="expert", **columns):
-    rows = pd.DataFrame({"sequence": range(len(weights)), "position": 0, **columns})
-    return DecisionTable("path", "mae", "", 0, unit, weights, chosen, rows, len(weights))
-
-
-@pytest.mark.parametrize(("classes", "units"), [(2, 2), (3, 5), (8, 3)])
-def test_a_label_that_decides_explains_all_and_one_that_is_drawn_nothing(classes, units):
-    random = np.random.default_rng(classes * units)
-    label = np.arange(60) % classes
-    by_class = random.dirichlet(np.ones(units), classes)
-
-    def explained(weights, label):
-        return epsilon_squared(decision_table(weights, label=label.astype(str)), "label")
-
-    assert explained(by_class[label], label) == near(1)
-    weights = random.dirichlet(np.ones(units), 60)
-    drawn = [explained(weights, random.permutation(label)) for _ in range(100)]
-    assert abs(fmean(drawn)) < 4 * np.std(drawn) / 10
-
-
 def test_a_model_that_diverged_has_no_answers():
     weights = np.full((6, 2), np.nan)
-    d = decision_table(weights, token=list("aabbcc"), sequence=[0, 0, 1, 1, 2, 2])
+    places = {"sequence": [0, 0, 1, 1, 2, 2], "position": 0, "token": list("aabbcc")}
+    d = DecisionTable("path", "mae", "", 0, "expert", weights, None, pd.DataFrame(places), 3)
     assert entropy(d)[["mean", "low", "high"]].isna().all() and unit_load(d).isna().all()
     assert pmi(d, least=1).empty and math.isnan(epsilon_squared(d, "token"))
     assert layer_similarity([d, d]).isna().all(axis=None)

@@ -8,6 +8,7 @@ import torch
 
 import headwise as hw
 from headwise.analysis.cost import count_parameters, model_cost
+from headwise.recipes.recipe import load_recipe, task_class
 from headwise.yaml import read_yaml
 
 LENGTHS = {"Seq2SeqLM": {"encoder": 10, "decoder": 10}, "MaskedLM": {"encoder": 128}}
@@ -35,9 +36,18 @@ def read_printed(text):
     return float(digits) * UNITS[unit], half * UNITS[unit]
 
 
-def count(figure, model, plan, options):
-    kind = getattr(hw, model)
-    config = kind.config_class(**options, attention=plan)
+def configuration(model, recipe=None, **options):
+    """The configuration of a model of ours, or of a system of a shipped recipe."""
+    if recipe is None:
+        return getattr(hw, model).config_class(**options)
+    name, system = recipe.split("/")
+    changes = [f"tokenizer.{key}={size}" for key, size in options.items()]
+    settings = load_recipe(name, changes).system(system)
+    return task_class(settings.task).config(settings)
+
+
+def count(figure, model, options):
+    kind, config = getattr(hw, model), configuration(model, **options)
     if figure == "params":
         with torch.device("meta"):
             return count_parameters(kind(config))
@@ -49,11 +59,11 @@ def count(figure, model, plan, options):
 def test_a_printed_figure_is_that_of_our_model(figure, text, options):
     """Parameters within 1.5%, MACs within 0.5%, or as far as the figure is rounded."""
     options = dict(options)
-    names = ("model", "attention", "minus", "plus", "exact", "differs")
-    model, plan, minus, plus, exact, differs = (options.pop(name, None) for name in names)
-    counted = count(figure, model, plan or "standard", options)
+    names = ("model", "minus", "plus", "exact", "differs")
+    model, minus, plus, exact, differs = (options.pop(name, None) for name in names)
+    counted = count(figure, model, options)
     if minus is not None:
-        counted -= count(figure, model, minus, options)
+        counted -= count(figure, model, {**options, "attention": minus})
     expected, rounding = read_printed(text)
     if plus is not None:
         counted += read_printed(plus)[0]

@@ -82,15 +82,6 @@ def test_what_items_do_to_all_systems_is_no_part_of_a_difference():
     assert judged.difference(system, baseline).error < 0.05 < judged.mean(system).error
 
 
-def test_a_difference_of_differences_is_of_four_means():
-    systems = [drawn(5, mean=mean, seed=seed) for seed, mean in enumerate((3.0, 1.0, 2.0, 1.5))]
-    result = judged.difference_of_differences(*map(judged.by_seeds, systems))
-    parts = [scores.var(ddof=1) / 5 for scores in systems]
-    a, b, c, d = (scores.mean() for scores in systems)
-    assert (result.value, result.error) == pytest.approx(((a - b) - (c - d), math.sqrt(sum(parts))))
-    assert result.dof == pytest.approx(sum(parts) ** 2 / sum(part**2 / 4 for part in parts))
-
-
 def test_a_change_of_one_model_is_paired_over_the_items_and_its_draws():
     plain = drawn(40, mean=1.0)
     change = 0.3 + 0.2 * drawn(40, seed=1)

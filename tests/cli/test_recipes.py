@@ -62,10 +62,6 @@ def cost(name: str) -> dict[str, dict[str, Any]]:
     return answer("cost", name)["systems"]
 
 
-def parameters(name: str, system: str) -> int:
-    return cost(name)[system]["parameters"]["total"]
-
-
 @pytest.mark.parametrize("name", SHIPPED)
 def test_a_shipped_recipe_is_valid_with_every_system_and_data_set(name, tmp_path):
     written = SHIPPED[name]
@@ -112,50 +108,6 @@ def test_what_is_listed_is_what_is_shipped():
     assert yaml.safe_load(run("recipes", "lm-pydoc").stdout) == SHIPPED["lm-pydoc"]
     built_in = {name for task in TASKS for name in task_class(task).built_in}
     assert built_in - {"senteval"} == OFFLINE
-
-
-# Sizes that the papers print, in millions; `more` weights are those of a larger vocabulary.
-MOA, MLM = "moa-wmt14-en-de", "moa-wikitext103-mlm"
-WEIGHTED, BERT = "weighted-wmt14-en-de", "tim-bert"
-PRINTED = {
-    (MOA, 4800 * 512): {
-        "moa-base": 65,
-        "moa-a": 87,
-        "moa-b": 125,
-        "moa-c": 83,
-        "moa-d": 123,
-        "moa-e": 200,
-        "moa-f": 200,
-        "moa-big": 200,
-    },
-    (MLM, 0): {
-        "standard": 51.34,
-        "moa-8k8e128d": 52.45,
-        "moa-8k8e256d": 61.89,
-        "moa-8k16e256d": 78.75,
-        "moa-8k32e256d": 112.47,
-        "moa-8k64e256d": 179.91,
-    },
-    ("mae-wmt14-en-de", 0): {
-        **dict.fromkeys(("standard", "uni-mae-7", "uni-mae-6"), 61),
-        **dict.fromkeys(("mae-7", "mae-6", "nobcd"), 63),
-    },
-    ("mae-iwslt14-de-en", 0): {"standard": 39, "mae-7": 41},
-    (WEIGHTED, 4000 * 512): {
-        "standard-2-layers": 36,
-        "standard-4-layers": 50,
-        "standard": 65,
-        "standard-8-layers": 80,
-        "standard-large": 213,
-    },
-    (BERT, 0): {"standard": 110, "standard-130m": 130, "tim-comp": 130},
-}
-
-
-@pytest.mark.parametrize(("name", "more"), PRINTED)
-def test_the_sizes_of_models_are_the_papers(name, more):
-    for system, millions in PRINTED[name, more].items():
-        assert (parameters(name, system) + more) / 1e6 == pytest.approx(millions, rel=0.03), system
 
 
 # --- what a system, a data set and `--set` make of a recipe --------------------------------------
@@ -250,6 +202,15 @@ def test_a_number_sign_in_the_name_of_a_file_begins_no_comment():
         assert found["data"]["files"] == {"train": str(Path(name).absolute())}
 
 
+def test_places_of_test_sets_are_absolute(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "sub").mkdir()
+    changes = ("data.tests.a={path: sub, split: {test: x}}", "data.tests.b.options.file=q.txt")
+    data = resolved("probing-docstrings", *changes, system="standard", dataset="SeLen")["data"]
+    assert data["tests"]["a"] == {"path": str(tmp_path / "sub"), "split": {"test": "x"}}
+    assert data["tests"]["b"]["options"] == {"file": str(tmp_path / "q.txt")}
+
+
 def test_other_data_keep_numbers_and_lose_what_belongs_to_the_source():
     changes = ("data.files.test=b.tsv", "data.files.train=a.tsv")  # in any order
     found = resolved("classify-docstrings", *changes, system="standard")["data"]
@@ -264,26 +225,6 @@ def test_what_names_a_folder_of_a_run_has_the_system_and_stays_where_it_is(small
     change = "model.pretrained=runs/{system}-seed{seed}"
     found = resolved(small, change, system="cross", dataset="french")
     assert found["model"]["pretrained"] == str(small.parent / "runs/cross-seed{seed}")
-
-
-@pytest.mark.parametrize(
-    ("change", "must_name"),
-    {
-        "data.train=a.txt": {"data.files.train"},
-        "data.files.train=007": {"data.files.train", "quotes"},
-        "data.files.train=1e3": {"data.files.train", "quotes"},
-        "data.options.langauge=de": {"langauge", "'language'"},
-        "data.options.language=7": {"data.options.language", "7"},
-        "model.vocab_size=9": {"model.vocab_size", "leave it out"},
-        "model.embed_dim=wide": {"model.embed_dim", "wide"},
-        "base=lm-pydoc": {"base"},
-        "seeds=[1, 1]": {"seeds", "1"},
-    }.items(),
-)
-def test_what_a_user_is_likely_to_mistake_is_told_with_how_to_mend_it(small, change, must_name):
-    with pytest.raises(RecipeError) as caught:
-        resolved(small, change, system="cross", dataset="french")
-    assert all(name in str(caught.value) for name in must_name), caught.value
 
 
 # --- bases --------------------------------------------------------------------------------------
@@ -365,19 +306,3 @@ def test_what_is_written_is_read_again(values):
 @pytest.mark.parametrize("text", ["no", "off", "2020-01-01", "12:30:00", "1_000", "=", "0b1"])
 def test_what_is_a_text_in_yaml_1_2_is_read_as_it_is(text):
     assert read_yaml(text) == text
-
-
-@pytest.mark.parametrize(
-    ("text", "must_name"),
-    [
-        ("a: 1\nb: {c: 1,\n d: 2, c: 3}", ["line 3", "'c'"]),
-        ("a: [1", []),
-        ("a: !!python/name:os.system x", []),
-        ("[" * 100_000, []),
-        ("\0", []),
-    ],
-)
-def test_what_is_no_yaml_is_told_with_its_line(text, must_name):
-    with pytest.raises(ValueError, match="YAML") as caught:
-        read_yaml(text)
-    assert all(name in str(caught.value) for name in must_name)

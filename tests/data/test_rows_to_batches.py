@@ -26,6 +26,8 @@ from support.data_files import (
 )
 from support.road import SOURCES, Road, in_each_part, index_batches, road
 
+from headwise.data.stream import Stream
+
 WALKS = [(task, source) for task in TASKS for source in SOURCES[task]]
 STREAMS = [(task, source) for task in STREAMED for source in SOURCES[task]]
 STORED_OR_STREAMED = [*((task, None) for task in TASKS), *((task, 10) for task in STREAMED)]
@@ -313,6 +315,27 @@ def test_a_stream_whose_files_were_changed_is_another(source, tmp_path):
     os.utime(place, ns=(times.st_atime_ns, times.st_mtime_ns + 1_000_000))
     assert dataset.again().task.content_hash() != content_hash
     place.write_text(text)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"columns": {"source": "texts.fr", "target": "texts.en"}},
+        {"split": {"train": "train", "validation": "train", "test": None}},
+        {"max_length": 3},
+    ],
+)
+def test_a_stream_that_is_read_in_another_way_is_another(change):
+    dataset = walk("translation", "hub", 10)
+    data = dataset.recipe.data.model_copy(update=change)
+    found = Stream(data, type(dataset.task)).content_hash
+    assert found != dataset.task.content_hash("train")
+
+
+def test_a_held_out_split_without_rows_is_told():
+    rows = {"train": [("", "x")] * 5 + rows_of("translation", range(20))}
+    with pytest.raises(ValueError, match="the validation split has no rows, of 5 that were read"):
+        road("translation", "files", rows, held_out=5)
 
 
 def test_a_stream_has_steps_and_no_epochs():

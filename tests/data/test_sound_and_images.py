@@ -1,7 +1,9 @@
 """Images as colours of a palette, and sounds as spectra; oracles are NumPy, SciPy and soxr."""
 
 import math
+from collections import Counter
 from itertools import combinations
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -38,13 +40,22 @@ def test_the_middle_of_an_image_is_taken(shape, tmp_path):
     np.testing.assert_allclose(found, np.broadcast_to((200, 100, 50), (2, 2, 3)), rtol=0.2)
 
 
-def test_photographs_are_divided_by_regions():
-    """Patches that overlap would be known in the test split."""
-    data = {"path": "photographs", "size": 8, "train_fraction": 0.02}
+def test_photographs_are_divided_by_regions(monkeypatch):
+    """No pixel is in two parts, and but for training in two patches: each has its own colour."""
+    y, x = np.indices((54, 144))
+    photographs = [np.stack([x, y, np.full_like(x, n)], axis=-1).astype(np.uint8) for n in (0, 1)]
+    images = SimpleNamespace(images=photographs)
+    monkeypatch.setattr("sklearn.datasets.load_sample_images", lambda: images)
+    data = {"path": "photographs", "options": {"patch": 6}, "size": 6, "train_fraction": 1.0}
     dataset = road("images", "built-in", data=data)
-    patches = [set(dataset.task.rows[part]["pixels"]) for part in PARTS]
-    assert min(map(len, patches)) > 10
-    assert not any(one & other for one, other in combinations(patches, 2))
+    seen = []
+    for part in PARTS:
+        patches = np.stack([np.frombuffer(x, np.uint8) for x in dataset.task.rows[part]["pixels"]])
+        colours = Counter(map(tuple, patches.reshape(-1, 3).tolist()))
+        assert part == "train" or set(colours.values()) == {1}
+        seen.append(set(colours))
+    assert min(map(len, seen)) >= 36 * 10
+    assert not any(one & other for one, other in combinations(seen, 2))
 
 
 def test_pairs_of_images_stand_side_by_side(tmp_path):
@@ -164,6 +175,13 @@ def test_noise_is_as_loud_as_asked_for(noise, snr, level):
         assert abs(decibels(clean) - decibels(noisy - clean) - snr) < 0.1
         loudest = max(np.abs(noisy).max(), np.abs(clean).max())
         assert abs(decibels(noisy) - level) < 0.1 or loudest > 0.98  # nothing is clipped
+
+
+def test_noise_is_added_where_one_column_is_both_sides():
+    rows = in_each_part([row("speech-enhancement", key) for key in range(3)])
+    data = {"columns": {"noisy": "clean"}, "noise": ["white"], "snr": [5, 5]}
+    noisy, clean = waves_of(road("speech-enhancement", "hub", rows, data=data), "test", 0)
+    assert abs(decibels(clean) - decibels(noisy - clean) - 5) < 0.1
 
 
 @pytest.mark.parametrize(("noise", "slope"), [("white", 0), ("pink", -3.01), ("brown", -6.02)])

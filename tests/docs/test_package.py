@@ -1,6 +1,5 @@
 """What is packed is what is there, and what `make` installs is what pyproject.toml names."""
 
-import re
 import subprocess
 import sys
 import tomllib
@@ -14,7 +13,7 @@ from packaging.version import Version
 
 ROOT = Path(__file__).parents[2]
 SETTINGS = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
-LOCKS = {"demo": ["demo"], "dev": ["dev"], "tools": ["dev", "tools"], "speech": []}
+LOCKS = {"demo": ["demo"], "dev": ["dev"], "tools": ["dev", "tools"]}
 
 
 @pytest.fixture(scope="module")
@@ -47,24 +46,6 @@ def test_the_wheel_has_every_file_of_the_package_and_the_licence(wheel):
     assert list(wheel.glob("*.dist-info/licenses/LICENSE"))
 
 
-def test_the_unpacked_wheel_trains_a_model(wheel, tmp_path):
-    program = (
-        "import headwise as hw, torch; print(hw.__file__);"
-        "model = hw.CausalLM(hw.CausalLMConfig(vocab_size=9, embed_dim=16, num_heads=4,"
-        " ffn_dim=16, attention='moa')).train();"
-        "x = torch.tensor([[3, 4, 5]]); model(input_ids=x, labels=x).loss.backward()"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", program],
-        cwd=tmp_path,
-        env={"PYTHONPATH": str(wheel), "PATH": ""},
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.startswith(str(wheel))
-
-
 def direct(extras: list[str]) -> dict[str, Requirement]:
     """What pyproject.toml says that headwise needs with some extras, by name."""
     extras, needed = list(extras), list(map(Requirement, SETTINGS["project"]["dependencies"]))
@@ -81,17 +62,8 @@ def locked(name: str) -> list[Requirement]:
     return [Requirement(line) for line in text.splitlines() if line and line[0] != "#"]
 
 
-@pytest.mark.parametrize("lock", LOCKS)
-def test_a_lock_has_exact_versions_without_torch_and_cuda_and_names_no_host(lock):
-    lines = locked(lock)
-    assert all(re.fullmatch(r"==[^*,]+", str(line.specifier)) for line in lines)
-    assert not [line.name for line in lines if re.match("torch$|triton|nvidia|cuda", line.name)]
-    text = (ROOT / "requirements" / f"{lock}.txt").read_text(encoding="utf-8")
-    assert not re.search("://|--|@", text.replace("# ", ""))
-
-
 @pytest.mark.parametrize("python", ["3.11", "3.12", "3.13"])
-@pytest.mark.parametrize("lock", ["demo", "dev", "tools"])
+@pytest.mark.parametrize("lock", LOCKS)
 def test_a_lock_has_what_pyproject_names_within_its_range(lock, python):
     machine = {"python_version": python, "python_full_version": f"{python}.20", "extra": ""}
     machine |= {"sys_platform": "linux", "platform_machine": "x86_64"}

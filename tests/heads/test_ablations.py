@@ -5,11 +5,11 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from support.ablations import ablated
 from support.forms import DIM, HEADS, build, inputs
 from torch import nn
 
 import headwise as hw
+from headwise.heads.ablation import Ablation
 
 SURE = 1e9  # a logit beside which others count nothing
 
@@ -91,60 +91,67 @@ def without_least(alpha):
     return without_rows(alpha.argmin())(alpha) / (1 - alpha.min())
 
 
+# What the parameters of a system say under an ablation, and its option.
 MEANT = {
     **{
-        (system, name, 2): lambda m, heads=heads: heads_in(m, heads)
+        (system, name): ({"head": 2}, lambda m, heads=heads: heads_in(m, heads))
         for system in ("standard", "mae", "moh", "gated", "differential")
         for name, heads in {"without-head": [0, 1, 3], "only-head": [2]}.items()
     },
-    ("mae", "uniform", None): lambda m: edited(
-        m, gate__output__weight=torch.zeros_like, gate__output__bias=even
+    ("mae", "uniform"): (
+        {},
+        lambda m: edited(m, gate__output__weight=torch.zeros_like, gate__output__bias=even),
     ),
-    ("mae", "largest", None): lambda m: edited(
-        m, gate__output__weight=surely, gate__output__bias=surely
+    ("mae", "largest"): (
+        {},
+        lambda m: edited(m, gate__output__weight=surely, gate__output__bias=surely),
     ),
-    ("mae", "without-expert", 1): lambda m: edited(m, gate__output__bias=without_rows(1, -SURE)),
-    ("mae", "only-expert", 1): lambda m: edited(m, gate__output__bias=without_rows(1, SURE)),
-    ("moa", "uniform", None): experts_alike,
-    ("moa", "without-expert", 1): lambda m: experts_in(m, [0, 2, 3, 4]),
-    ("moa", "only-expert", 1): lambda m: experts_in(m, [1]),
-    ("agreement", "uniform", None): lambda m: voters_in(m, [0, 1, 2, 3], iterations=1),
-    ("agreement", "without-head", 1): lambda m: voters_in(m, [0, 2, 3]),
-    ("weighted", "uniform", None): lambda m: edited(m, kappa=even, alpha=even),
-    ("weighted", "only-branch", 1): lambda m: edited(m, alpha=only_second),
-    ("weighted", "top-k", 3): lambda m: edited(m, alpha=without_least),
-    ("tim", "uniform", None): lambda m: edited(m, competition__weight=torch.zeros_like),
-    ("tim", "largest", None): lambda m: edited(m, competition__weight=surely),
+    ("mae", "without-expert"): (
+        {"expert": 1},
+        lambda m: edited(m, gate__output__bias=without_rows(1, -SURE)),
+    ),
+    ("mae", "only-expert"): (
+        {"expert": 1},
+        lambda m: edited(m, gate__output__bias=without_rows(1, SURE)),
+    ),
+    ("moa", "uniform"): ({}, experts_alike),
+    ("moa", "without-expert"): ({"expert": 1}, lambda m: experts_in(m, [0, 2, 3, 4])),
+    ("moa", "only-expert"): ({"expert": 1}, lambda m: experts_in(m, [1])),
+    ("agreement", "uniform"): ({}, lambda m: voters_in(m, [0, 1, 2, 3], iterations=1)),
+    ("agreement", "without-head"): ({"head": 1}, lambda m: voters_in(m, [0, 2, 3])),
+    ("weighted", "uniform"): ({}, lambda m: edited(m, kappa=even, alpha=even)),
+    ("weighted", "only-branch"): ({"branch": 1}, lambda m: edited(m, alpha=only_second)),
+    ("weighted", "top-k"): ({"top_k": 3}, lambda m: edited(m, alpha=without_least)),
+    ("tim", "uniform"): ({}, lambda m: edited(m, competition__weight=torch.zeros_like)),
+    ("tim", "largest"): ({}, lambda m: edited(m, competition__weight=surely)),
 }
 
 
-@pytest.mark.parametrize(("system", "name", "number"), MEANT)
-def test_an_ablated_system_is_one_whose_parameters_say_the_same(system, name, number):
+@pytest.mark.parametrize(("system", "name"), MEANT)
+def test_an_ablated_system_is_one_whose_parameters_say_the_same(system, name):
     """Within the block, in evaluation alone; gone behind it, also where an error leaves it."""
     layer, x = build(system), inputs()
-    learned, expected = layer(x).output, MEANT[system, name, number](layer)(x).output
-    with ablated(layer, system, name, number):
+    option, meant = MEANT[system, name]
+    learned, expected = layer(x).output, meant(layer)(x).output
+    with hw.ablated(layer, "", name, **option):
         found, copied = layer(x).output, copy.deepcopy(layer)(x).output
     torch.testing.assert_close(found, expected)
     assert (found - learned).abs().max() > 1e-3
     assert torch.equal(layer(x).output, learned) and torch.equal(copied, learned)
-    with pytest.raises(KeyError), ablated(layer, system, name, number):
+    with pytest.raises(KeyError), hw.ablated(layer, "", name, **option):
         raise KeyError
     assert torch.equal(layer(x).output, learned)
 
 
-@pytest.mark.parametrize("system", ["mae", "moa", "moh", "agreement", "weighted", "tim"])
-def test_in_training_nothing_is_ablated(system):
-    """A pass in training is an error, or what it is without an ablation."""
-    layer, x = build(system).train(), inputs()
-    expected = copy.deepcopy(layer)(x).output
-    with ablated(layer, system, "uniform"):
-        try:
-            found = layer(x).output
-        except ValueError as refused:
-            assert type(layer).__name__ in str(refused)
-            return
-    assert torch.equal(found, expected)
+def test_a_pass_in_training_is_refused_while_a_system_is_ablated():
+    """Not so one of a copy, which has no ablation, one in evaluation, or one behind the block."""
+    layer, x = build("mae"), inputs()
+    with hw.ablated(layer, "", "uniform"):
+        copy.deepcopy(layer).train()(x)
+        with pytest.raises(ValueError, match=r"AttentiveExperts.* training mode.*eval\(\)"):
+            layer.train()(x)
+        layer.eval()(x)
+    layer.train()(x)
 
 
 RANDOM = ["mae", "moa", "moh", "gated", "differential", "weighted", "tim"]
@@ -159,7 +166,7 @@ def test_random_weights_are_the_same_for_a_seed_and_others_for_each_layer(system
         layer.place("encoder_self", number)
 
     def outputs(seed):
-        with ablated(model, system, "random", seed=seed, path=None):
+        with hw.ablated(model, {system: {"name": "random", "seed": seed}}):
             return [layer(x) for layer in model]
 
     first, again, other = outputs(0), outputs(0), outputs(1)
@@ -177,6 +184,33 @@ def test_random_weights_are_the_same_for_a_seed_and_others_for_each_layer(system
         torch.testing.assert_close(shares, shares[:1].expand_as(shares))
 
 
+def test_an_ablation_keeps_what_weights_add_up_to_and_leaves_a_unit() -> None:
+    """Of MoH's routed heads the chosen ones keep their share of all heads, also if fewer count."""
+    layer, x = hw.MoH(DIM, 6, shared_heads=2, top_k=3).double().eval(), inputs()
+    learned = layer(x).routing.weights.sum(-1)
+    for name, options in {"top-k": {"top_k": 2}, "largest": {}, "without-largest": {}}.items():
+        layer.ablations = (Ablation(layer, name, **options),)
+        torch.testing.assert_close(layer(x).routing.weights.sum(-1), learned)
+    one_routed = hw.MoH(DIM, 4, shared_heads=3, top_k=1)
+    for name, options in (("without-largest", {}), ("only-head", {"head": []})):
+        with pytest.raises(ValueError, match=name):
+            Ablation(one_routed, name, **options)
+
+
+def test_branches_that_are_merged_have_one_random_vector_of_weights() -> None:
+    layer = build("weighted", merged=True)
+    layer.ablations = (Ablation(layer, "random"),)
+    kappa, alpha = layer.branch_weights()
+    assert torch.equal(kappa, alpha)
+
+
+@pytest.mark.parametrize("system", ["standard", "agreement", "moh"])
+def test_heads_are_left_out_on_any_device(system) -> None:
+    layer = build(system).to("meta")
+    layer.ablations = (Ablation(layer, "without-head", head=0),)
+    assert layer(inputs().to("meta")).output.is_meta
+
+
 def test_in_a_model_the_systems_of_a_kind_or_one_place_are_ablated():
     model = nn.ModuleDict({"a": build("mae"), "b": build("mae"), "c": build("weighted")}).eval()
     x = inputs()
@@ -185,12 +219,12 @@ def test_in_a_model_the_systems_of_a_kind_or_one_place_are_ablated():
         return {name: layer(x).output for name, layer in model.items()}
 
     learned, uniform = outputs(), {}
-    for name, system in {"a": "mae", "b": "mae", "c": "weighted"}.items():
-        with ablated(model, system, "uniform", path=name):
+    for name in model:
+        with hw.ablated(model, name, "uniform"):
             uniform[name] = model[name](x).output
-    with ablated(model, "mae", "uniform", path=None):
+    with hw.ablated(model, {"mae": "uniform"}):
         by_kind = outputs()
-    with ablated(model, "mae", "uniform", path="b"):
+    with hw.ablated(model, "b", "uniform"):
         by_path = outputs()
     for found, changed in ((by_kind, "ab"), (by_path, "b"), (outputs(), "")):
         for name, output in found.items():

@@ -182,6 +182,10 @@ SYSTEMS: list[tuple[str, type, set[str]]] = [
 def test_what_has_no_mistake_passes() -> None:
     check_system(Weighing)
     check_system(with_scale())
+    # Not every form of a system has all ablations of its class, or a use of each unit.
+    check_system(hw.TIM, competition=False)
+    check_system(hw.MoA, num_experts=1, top_k=1)
+    check_system(hw.BranchedAttention, top_k=1, leave_out=["learning"])
 
 
 @pytest.mark.parametrize(("check", "system", "names"), SYSTEMS)
@@ -192,8 +196,6 @@ def test_check_system_finds_the_mistake_of_a_users_system(
     with pytest.raises(AssertionError) as error:
         check_system(system, leave_out=others)
     assert all(name in str(error.value) for name in (system.__name__, *names))
-    with pytest.raises(AssertionError):
-        check_system(system)
 
 
 def test_every_check_has_a_mistake() -> None:

@@ -4,7 +4,6 @@ import copy
 
 import pytest
 import torch
-import torch.nn.functional as F
 from support.forms import ATTENTIONS, DIM, HEADS, NINE, build, inputs, padding, strengthened
 from torch import nn
 
@@ -89,18 +88,6 @@ def test_standard_attention_is_pytorchs(mask, widths):
         torch.testing.assert_close(*slopes, **EXACT)
 
 
-@pytest.mark.parametrize("keys", [2, TIME, KEYS])
-def test_a_causal_query_reads_as_many_keys_as_it_is_late(keys):
-    """Of any number of keys the first ones, whether its weights are asked for or not."""
-    their, query, memory = torch_attention(DIM, HEADS), inputs(), inputs(BATCH, keys)
-    ours = hw.MultiHeadAttention.from_attention(their)
-    later = torch.ones(TIME, keys, dtype=torch.bool).triu(1)
-    expected = their(query, memory, memory, attn_mask=later, average_attn_weights=False)
-    found = ours(query, memory, is_causal=True, need_weights=True)
-    torch.testing.assert_close((*found,), expected, **EXACT)
-    torch.testing.assert_close(ours(query, memory, is_causal=True).output, expected[0], **EXACT)
-
-
 STARTING = {
     "standard": {},
     "mae": {"dropped_heads": 2},
@@ -135,106 +122,63 @@ def test_what_starts_from_an_attention_computes_the_same(name, masks, sizes):
         torch.testing.assert_close(source(x, *memory, **source_masks)[0], expected, rtol=0, atol=0)
 
 
-@pytest.mark.parametrize("name", STARTING)
-def test_a_head_that_attends_to_nothing_adds_nothing(name):
-    """Beside others that do; whether weights are asked for or not."""
-    their, x = torch_attention(DIM, HEADS), inputs()
-    ours = NINE[name.split()[0]][0].from_attention(their, **STARTING[name])
-    hidden = torch.zeros(BATCH, HEADS, TIME, TIME, dtype=torch.bool)
-    hidden[0, 1] = hidden[1, 0] = hidden[1, 3] = True
-    flat = hidden.flatten(0, 1)
-    expected = their(x, x, x, attn_mask=flat, need_weights=False)[0]
-    for mask in (hidden, flat, torch.zeros(flat.shape).double().masked_fill(flat, float("-inf"))):
-        torch.testing.assert_close(ours(x, attn_mask=mask).output, expected, **EXACT)
-        out = ours(x, attn_mask=mask, need_weights=True)
-        torch.testing.assert_close(out.output, expected, **EXACT)
-        assert not out.weights[hidden].any() and out.weights.isfinite().all()
-
-
-def test_the_heads_of_an_attention_that_share_keys_are_taken_over():
-    sizes = {"num_key_value_heads": 2, "head_dim": 4, "qk_norm": True, "bias": "qkv"}
-    source, x = build("standard", **sizes), inputs()
-    for kind in (hw.MAE, hw.GatedAttention, hw.DifferentialAttention):
-        torch.testing.assert_close(kind.from_attention(source)(x).output, source(x).output, **EXACT)
-
-
 # --- special cases of a system ----------------------------------------------------------------
-
-
-def as_standard(module):
-    """Standard attention with the projections of a system that has them."""
-    attention = hw.MultiHeadAttention(DIM, HEADS).to(module.out_proj.weight).eval()
-    attention.load_state_dict(module.state_dict(), strict=False)
-    return attention
 
 
 @each_mask
 @pytest.mark.parametrize("dropped", [1, 2])
 def test_uniform_mixtures_are_standard_attention_to_the_bit(dropped, masks):
     uniform = build("mae", gate="uniform", dropped_heads=dropped, dtype=torch.float32)
-    x = inputs(dtype=torch.float32)
+    standard, x = hw.MultiHeadAttention(DIM, HEADS), inputs(dtype=torch.float32)
+    standard.load_state_dict(uniform.state_dict())
     for training in (False, True):
         out = uniform.train(training)(x, **masks)
-        assert torch.equal(out.output, as_standard(uniform)(x, **masks).output)
+        assert torch.equal(out.output, standard(x, **masks).output)
         assert (out.routing.weights == 1 / uniform.num_experts).all()
 
 
-def ordinary_layer(norm, norm1, attend, norm2, feed):
-    """The ordinary layer."""
-    if norm == "post":
-        return lambda x: (lambda y: norm2(y + feed(y)))(norm1(x + attend(x)))
-    return lambda x: (lambda y: y + feed(norm2(y)))(x + attend(norm1(x)))
+def ordinary_layer(norm, heads, weights, **names):
+    """PyTorch's layer around standard attention, with weights of modules by their names here."""
+    kwargs = {"dropout": 0.0, "batch_first": True, "norm_first": norm == "pre"}
+    layer = nn.TransformerEncoderLayer(DIM, heads, 16, **kwargs)
+    layer.self_attn = hw.MultiHeadAttention(DIM, heads)
+    state = {}
+    for name, weight in weights.items():
+        module, _, rest = name.partition(".")
+        if module in names:
+            state[f"{names[module]}.{rest}"] = weight
+    layer.double().load_state_dict(state)
+    return layer
 
 
-def standard_attention(heads, masks, **state):
-    """Standard attention of these weights, the output's among them."""
-    attention = hw.MultiHeadAttention(DIM, heads).double()
-    attention.load_state_dict({"out_proj.bias": torch.zeros(DIM), **state})
-    return lambda x: attention(x, **masks).output
+def of_one_branch(norm):
+    """κ = α = 1."""
+    ours = build("weighted", num_branches=1, norm=norm)
+    assert ours.kappa.item() == ours.alpha.item() == 1
+    output = {"out_proj.weight": ours.branch_output[0].t(), "out_proj.bias": torch.zeros(DIM)}
+    names = {"ffn_up": "linear1", "ffn_down": "linear2", "norm1": "norm1", "norm2": "norm2"}
+    names |= {name: f"self_attn.{name}" for name in ("q_proj", "k_proj", "v_proj", "out_proj")}
+    return ours, ordinary_layer(norm, 1, ours.state_dict() | output, **names)
 
 
-@each_mask
-@pytest.mark.parametrize("norm", ["pre", "post", "none"])
-def test_one_branch_is_the_ordinary_layer(norm, masks):
-    """κ = α = 1, of a feed-forward that is split as of one that is shared; without residual sums
-    it is attention and a feed-forward.
-    """
-    for ffn in ("split", "shared"):
-        options = {"inner": "none"} if norm == "none" else {"norm": norm}
-        ours, x = build("weighted", num_branches=1, ffn=ffn, **options), inputs()
-        assert ours.kappa.item() == ours.alpha.item() == 1
-        state = {name: value for name, value in ours.state_dict().items() if "proj" in name}
-        state["out_proj.weight"] = ours.branch_output[0].t()
-        attend = standard_attention(1, masks, **state)
-
-        def feed(z, ours=ours):
-            return ours.ffn_down(ours.ffn_up(z).relu())
-
-        whole = ordinary_layer(norm, ours.norm1, attend, ours.norm2, feed)
-        expected = feed(attend(x)) if norm == "none" else whole(x)
-        torch.testing.assert_close(ours(x, **masks).output, expected, **EXACT)
+def of_a_single_mechanism(norm):
+    """n_s = 1 competes with nobody, and has nobody to exchange anything with."""
+    ours = build("tim", num_mechanisms=1, exchange_heads=0, norm=norm, bias=True)
+    # Its maps are applied from the right.
+    weights = {name: weight[0].t() for name, weight in ours.state_dict().items()}
+    names = {"ffn_up": "linear1", "ffn_down": "linear2", "norm1": "norm1", "norm3": "norm2"}
+    return ours, ordinary_layer(norm, HEADS, weights, self_attention="self_attn", **names)
 
 
 @each_mask
 @pytest.mark.parametrize("norm", ["pre", "post"])
-def test_a_single_mechanism_is_the_ordinary_layer(norm, masks):
-    """n_s = 1 competes with nobody, and has nobody to exchange anything with."""
-    tim, x = build("tim", num_mechanisms=1, exchange_heads=0, norm=norm, bias=True), inputs()
-    w, state = {name: weight[0] for name, weight in tim.state_dict().items()}, {}
-    for part in ("q_proj", "k_proj", "v_proj", "out_proj"):
-        state[f"{part}.weight"] = w[f"self_attention.{part}.weight"].t()
-        state[f"{part}.bias"] = w[f"self_attention.{part}.bias"]
-
-    def feed(z):
-        hidden = (z @ w["ffn_up.weight"] + w["ffn_up.bias"]).relu()
-        return hidden @ w["ffn_down.weight"] + w["ffn_down.bias"]
-
-    def layer_norm(name):
-        return lambda x: F.layer_norm(x, (DIM,), w[f"{name}.weight"], w[f"{name}.bias"])
-
-    attend = standard_attention(HEADS, masks, **state)
-    expected = ordinary_layer(norm, layer_norm("norm1"), attend, layer_norm("norm3"), feed)
-    torch.testing.assert_close(tim(x, **masks).output, expected(x), **EXACT)
+@pytest.mark.parametrize("special", [of_one_branch, of_a_single_mechanism])
+def test_a_layer_of_one_part_is_the_ordinary_layer(special, norm, masks):
+    ours, ordinary = special(norm)
+    x, hidden = inputs(), masks.get("key_padding_mask")
+    causal = {"src_mask": LATER, "is_causal": True} if "is_causal" in masks else {}
+    expected = ordinary(x, src_key_padding_mask=hidden, **causal)
+    torch.testing.assert_close(ours(x, **masks).output, expected, **EXACT)
 
 
 @each_mask
@@ -341,27 +285,3 @@ def test_a_place_of_another_kind_is_refused(name, batch_first):
 def test_an_attention_that_is_time_first_is_not_taken_over():
     with pytest.raises(ValueError, match="batch_first"):
         hw.MultiHeadAttention.from_attention(nn.MultiheadAttention(DIM, HEADS))
-
-
-# --- sizes in the papers' tables --------------------------------------------------------------
-
-
-def count(kind, *sizes, **options):
-    with torch.device("meta"):
-        return sum(parameter.numel() for parameter in kind(*sizes, **options).parameters())
-
-
-def test_parameters_are_as_many_as_the_papers_count():
-    """Of one attention of width 512, or one layer, beside those of the standard one."""
-    standard = count(hw.MultiHeadAttention, 512, 8)
-    assert standard == 4 * 512 * 512 + 4 * 512
-    gate = 512 * 256 + 256 + 256 * 8 + 8 + 2 * 512  # its two maps, and a batch norm
-    assert count(hw.MAE, 512, 8) == standard + gate
-    assert count(hw.MAE, 512, 8, gate="uniform") == standard
-    for k, e, d in ((8, 8, 128), (8, 32, 64)):
-        moa = count(hw.MoA, 512, e, k, d)
-        assert moa == (2 * e + 2) * d * 512 + e * 512  # the router has the last ones
-    routed = count(hw.AgreementAttention, 512, 8, bias="qkv")
-    assert routed - (standard - 512) == 8 * 512 * 512 + 2  # H d² for votes, and the betas
-    layer = standard - 512 + 2 * 512 * 2048 + 2048 + 512 + 4 * 512
-    assert count(hw.BranchedAttention, 512, 8, 2048) == layer + 2 * 8

@@ -336,33 +336,17 @@ class Both(nn.Module):
 ALL = {"mae": STEPS, "weighted": {"learning_rate": 0.1, "warmup_steps": 2}}
 
 
-def trained(batches, model=None, settings=ALL, **options):
-    torch.manual_seed(5)
-    model = Both() if model is None else model
-    trained = loops.train(model, squares(model), batches, settings=settings, **options)
-    return values(model), trained, model
-
-
-def test_a_loop_that_is_resumed_ends_as_one_that_was_not_stopped():
-    batches = [inputs() for _ in range(8)]
-    whole, *_ = trained(batches)
-    half, stopped, model = trained(batches[:5], total_steps=8)
-    again = Both()
-    again.load_state_dict(half)
-    resumed, *_ = trained(batches[5:], again, total_steps=8, resumed=stopped.state)
-    torch.testing.assert_close(resumed, whole, rtol=0, atol=0)
-    assert moved(half, whole) and model is not again
-
-
 @pytest.mark.parametrize("clip", [None, 0.05])
 def test_the_scale_of_a_loss_changes_nothing(clip):
     """Of a GradScaler, which knows the parameters of the optimizer alone."""
+    plain, scaler = Both(), torch.amp.GradScaler("cpu", init_scale=1024.0)
+    scaled = copy.deepcopy(plain)
     for settings in (ALL, {**ALL, "mae": {"method": "joint"}}):
+        options = {"settings": settings, "clip": clip}
         batches = [inputs() for _ in range(3)]
-        plain, *_ = trained(batches, settings=settings, clip=clip)
-        scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
-        scaled, *_ = trained(batches, settings=settings, clip=clip, scaler=scaler)
-        torch.testing.assert_close(scaled, plain)
+        loops.train(plain, squares(plain), batches, **options)
+        loops.train(scaled, squares(scaled), batches, scaler=scaler, **options)
+        torch.testing.assert_close(values(scaled), values(plain))
 
 
 # --- attaching them to an optimizer -----------------------------------------------------------
@@ -395,21 +379,14 @@ def test_an_optimizer_of_other_groups_is_refused(left_out):
         joint.attach(optimizer)
 
 
-def test_matrices_alone_are_decayed_and_rules_keep_their_own_groups():
-    model = Both()
-    rules = hw.TrainingRules(model, 9)
-    optimizer = torch.optim.SGD(rules.parameter_groups(0.5, 0.2))
-    rules.before_step(lambda: squares(model)(inputs()))
-    rules.attach(optimizer).step()
-    names = {id(p): name for name, p in model.named_parameters()}
-    found = {names[id(p)]: g for g in optimizer.param_groups for p in g["params"]}
-    assert found.keys() == {name for name in names.values() if ".gate." not in name}
-    for name, group in found.items():
-        has_rule = name in ("weighted.kappa", "weighted.alpha")
-        decayed = not has_rule and "norm" not in name and "bias" not in name
-        assert has_rule or group["lr"] == 0.5
-        assert group["weight_decay"] == (0.2 if decayed else 0.0), name
-    assert found["weighted.kappa"]["lr"] < 0.01
+def test_matrices_alone_are_decayed_and_what_rules_move_has_groups_of_its_own_or_none():
+    model, undecayed = Both(), ("kappa", "alpha", "norm", "bias")
+    names = {id(p): name for name, p in model.named_parameters() if ".gate." not in name}
+    groups = hw.TrainingRules(model, 9).parameter_groups(lr=0.5, weight_decay=0.2)
+    found = {names[id(p)]: group["weight_decay"] for group in groups for p in group["params"]}
+    for name, decay in found.items():
+        assert decay == (0.0 if any(part in name for part in undecayed) else 0.2), name
+    assert found.keys() == set(names.values())
 
 
 def test_an_optimizer_may_compute_the_loss_itself():
@@ -460,6 +437,13 @@ def test_what_learns_without_its_rule_is_told_once():
         for _ in range(2):
             layer(inputs()).output.sum().backward()
     assert len(told) == 1
+
+
+def test_what_is_frozen_needs_no_rule(recwarn):
+    layer = build("mae", train=True).requires_grad_(False)
+    for _ in range(2):
+        layer(inputs().requires_grad_()).output.sum().backward()
+    assert not recwarn.list
 
 
 @pytest.mark.parametrize("is_used", [False, True])

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from support.tiny_models import END, KINDS, PAD, START, inputs, labels, model, systems_of, tokens
 
 import headwise as hw
+from headwise.models.text import shift_right
 
 WITH_LABEL_SMOOTHING = ("causal", "images", "masked", "seq2seq")
 BALANCED = ("moa", "moh")  # the systems that add a loss of their own
@@ -120,13 +121,18 @@ def test_training_adds_what_the_systems_add(kind, system):
 @pytest.mark.parametrize("system", ["standard", "moa"])
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_batch_without_labels_to_predict_has_a_loss_of_zero(kind, system):
+    """But what systems add."""
     net, kwargs = model(kind, system).train(), batch(kind, seed=3)
     kwargs["labels"] = torch.full_like(kwargs["labels"], -100)
-    before = net(**kwargs).loss
-    before.backward()
+    out = net(**kwargs)
+    out.loss.backward()
     gradients = [p.grad for p in net.parameters() if p.grad is not None]
     assert all(gradient.isfinite().all() for gradient in gradients)
-    assert before == 0 if system == "standard" else before.isfinite()
+    if system == "standard":
+        assert out.loss == 0
+    else:
+        assert out.loss > 0
+        torch.testing.assert_close(out.loss, out.auxiliary_loss)
 
 
 @given(
@@ -135,6 +141,9 @@ def test_a_batch_without_labels_to_predict_has_a_loss_of_zero(kind, system):
 @example(rows=[[7, -100, 8, END, -100]])
 def test_a_decoder_reads_the_labels_behind_the_start_token(rows):
     targets = torch.tensor(rows)
+    assert torch.equal(shift_right(targets, START, None), shift_right(targets, START, START))
+    with pytest.raises(ValueError, match="decoder_start_token_id"):
+        model("seq2seq", bos_token_id=None)
     for start in (START, 11):
         net = model("seq2seq", decoder_start_token_id=start)
         expected = shifted(targets, start)
@@ -152,6 +161,23 @@ def test_adaptive_logits_are_log_probabilities(seed):
     for first, last in ((6, 12), (12, log_p.size(-1))):
         band, band_products = log_p[..., first:last], products[..., first:last]
         torch.testing.assert_close(band - band[..., :1], band_products - band_products[..., :1])
+
+
+@pytest.mark.parametrize("word", [-1, 23, 5000])
+@pytest.mark.parametrize("kind", ["causal", "adaptive"])
+def test_a_word_outside_the_vocabulary_is_refused(kind, word):
+    with pytest.raises(IndexError):
+        model(kind)(torch.tensor([[7, word]]))
+
+
+@pytest.mark.parametrize("kind", ["causal", "adaptive"])
+def test_under_autocast_the_sum_over_layers_stays_in_float32(kind):
+    net, kwargs = model(kind).float(), batch(kind, seed=4)
+    expected = net(**kwargs).loss
+    with torch.autocast("cpu", torch.bfloat16):
+        out = net(**kwargs)
+    assert out.last_hidden_state.dtype == out.loss.dtype == torch.float32
+    torch.testing.assert_close(out.loss, expected, rtol=0.1, atol=0.1)
 
 
 @pytest.mark.parametrize("kind", KINDS)

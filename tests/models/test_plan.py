@@ -67,9 +67,6 @@ def test_any_plan_stands_as_it_is_written(expected):
     assert parameters(net) == parameters(net_read)
 
 
-LOW = {"system": "agreement", "layers": "low"}
-
-
 @pytest.mark.parametrize(
     ("plan", "expected"),
     [
@@ -115,6 +112,8 @@ REFUSED = [
     ({"system": "mae", "embed_dim": 2}, {"mae", "embed_dim"}),
     ({"system": "moa", "size": "8x"}, {"size", "8x", "8K32E64D"}),
     ({"system": "mae", "layers": "lowest"}, {"layers", "lowest", "low", "middle"}),
+    ({"system": "mae", "layers": 1.5}, {"layers", "1.5"}),
+    ({"system": "mae", "layers": None}, {"layers", "None"}),
     ({"encoder_self": ["mae", {"system": "gated", "layers": [0]}]}, {"encoder_self", "0"}),
     ("tim", {"tim", "2"}),  # none of two layers is left for it
     ({"decoder_self": "weighted"}, {"weighted", "decoder_self", "decoder_cross"}),

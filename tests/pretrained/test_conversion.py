@@ -102,21 +102,6 @@ def test_a_converted_model_generates_the_same_texts(name, beams):
     assert torch.equal(hw.from_transformers(source).generate(**batch, **options), expected)
 
 
-PLANS = ["gated", "differential", "mae", {"system": "moh", "shared_heads": 2, "top_k": 2}]
-
-
-@pytest.mark.parametrize("name", FIRST_OF_EACH)
-@torch.no_grad()
-def test_another_attention_starts_from_the_converted_one(name):
-    source, batch = random_model(name), inputs(name)
-    converted = hw.from_transformers(source)
-    expected = logits(source, batch, name)
-    for plan in PLANS:
-        replaced = converted.with_attention(plan)
-        assert hw.gate_parameters(replaced) and not hw.gate_parameters(converted)
-        assert_same(logits(replaced, batch, name), expected)
-
-
 @pytest.mark.parametrize("name", FIRST_OF_EACH)
 def test_losses_and_what_learns_are_the_same(name):
     """A frozen weight stays frozen; of those of headwise and its source the same learn."""

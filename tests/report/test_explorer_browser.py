@@ -1,7 +1,8 @@
 """The page of `headwise explore` in a real browser, as its reader uses it."""
 
 import pytest
-from support.tiny_tasks import run, write_recipe
+from support.run_folders import headwise
+from support.tiny_tasks import write_recipe
 
 TASKS = {"translation": ("moa", "mae"), "images": ("tim",)}
 
@@ -17,8 +18,7 @@ def pages(browser, tmp_path_factory):
         paths[task] = folder / f"{task}.html"
         text = ["--text", "one two three"] if task == "translation" else []
         for command in (*commands, ("explore", *runs, *text, "--output", paths[task])):
-            result = run(*command)
-            assert result.exit_code == 0, (command, result.output)
+            headwise(*command)
     return paths
 
 

@@ -10,7 +10,7 @@ import time
 import pytest
 import torch
 from rich.console import Console
-from support.processes import begun
+from support.processes import begun, wait_for
 from support.run_folders import compare, result
 
 from headwise.recipes.recipe import load_recipe
@@ -67,16 +67,14 @@ def test_runs_stop_with_the_command_however_it_ends_and_the_same_one_goes_on(
             sys.exit(130)
 
     starter = begun(work, tmp_path / "said")
-    deadline = time.monotonic() + 240
-    while not at_work.exists():
-        assert starter.is_alive() and time.monotonic() < deadline, (tmp_path / "said").read_text()
-        time.sleep(0.05)
+    wait_for(at_work.exists, starter)
     run_pid = int(at_work.read_text().split()[0])
     os.kill(starter.pid, number)
     time.sleep(1)
     trouble(None)  # the step at hand is finished
     starter.join(60)
     assert starter.exitcode == (130 if number == signal.SIGINT else -number)
+    deadline = time.monotonic() + 240
     while is_alive(run_pid):
         assert time.monotonic() < deadline
         time.sleep(0.05)

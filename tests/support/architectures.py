@@ -232,7 +232,7 @@ def padding(rows: int, time: int, side: str = "right") -> Tensor:
 
 
 class Pretrained:
-    """A subject for the laws: a model of transformers or of headwise that reads tokens or pixels.
+    """A subject for the laws: a model of transformers that reads tokens, pixels or sound.
 
     Of an encoder with a decoder, the sequence is that of the decoder, and the memory the source.
     """
@@ -271,7 +271,7 @@ class Pretrained:
             positions = (real.long().cumsum(1) - 1).clamp(min=0)
             arguments["position_ids"] = positions[:, -batch.sequence.size(1) :]
         if cache is not None:
-            arguments["cache" if "cache" in self.parameters else "past_key_values"] = cache
+            arguments["past_key_values"] = cache
         elif "use_cache" in self.parameters:
             arguments["use_cache"] = False
         return arguments

@@ -1,5 +1,6 @@
 """Made-up comparisons: folders of finished runs as `headwise compare` leaves them."""
 
+import base64
 import io
 import math
 from collections.abc import Sequence
@@ -11,7 +12,7 @@ from PIL import Image
 
 from headwise.analysis.results import Compared, RunResult, Tries, Try
 from headwise.analysis.speed import OverRounds
-from headwise.tasks.scores import Outcome, Picture, Sample, Score
+from headwise.tasks.scores import Outcome, Sample, Score
 
 # How good a system is, how long its step takes, and what its modules share their decisions among.
 KNOWN = {"standard": (0.0, 1.0, 0), "mae-7": (2.0, 1.06, 8), "tim": (0.3, 1.22, 2)}
@@ -55,7 +56,9 @@ def history(system: str, seed: int) -> list[dict[str, float]]:
             for place in ("encoder_self.0", "decoder_self.0") if units else ():
                 row |= {f"entropy {place}": math.log(units) * (1 - step / 2000)}
                 row[f"even entropy {place}"] = math.log(units)
-                row |= {f"share {place}/{u}": (1 + u * step / 600) for u in range(units)}
+                # Which unit is busy is another one in each run.
+                shares = (1 + (u + seed) % units * step / 600 for u in range(units))
+                row |= {f"share {place}/{u}": share for u, share in enumerate(shares)}
                 total = sum(row[f"share {place}/{u}"] for u in range(units))
                 row |= {
                     f"share {place}/{u}": row[f"share {place}/{u}"] / total for u in range(units)
@@ -73,23 +76,29 @@ def write_run(
     items: int = 40,
     tests: Sequence[str] = (),
     diverged: bool = False,
+    stopped: bool = False,
+    undefined: bool = False,
     text: str = "fine",
     shift: float = 0.0,
     first: int = 0,
 ) -> None:
-    """A finished run; `first` is the number of the score that ranks systems."""
+    """A finished run; `first` is the number of the score that ranks systems.
+
+    Its training may have stopped early, and its first score may be undefined.
+    """
     found = {
         name: scores(system, seed, items, shift - n)[:: -1 if first else 1]
         for n, name in enumerate(["", *tests])
     }
+    if undefined:
+        found[""][0].value = math.nan
     units = KNOWN.get(system, (0, 0, 0))[2]
-    records = history(system, seed)
-    if diverged:
-        records = records[:9]
+    records = history(system, seed)[: 9 if diverged else 36 if stopped else None]
     result = RunResult(
         system=system,
         seed=seed,
         parameters=1_534_208 + 1000 * units,
+        trained_parameters=0 if system == "tim" else None,
         macs=61_200_000,
         macs_lengths={"encoder": 32, "decoder": 32},
         steps=600,
@@ -109,10 +118,9 @@ def write_run(
         )
         for n, made in enumerate(["Fermer", text, f"{system} {text}"])
     ]
-    drawn = [Picture.from_png(f"Map {text}", png(shade=len(system) * 9), f"Left: {text}")]
-    drawn += [Picture.from_png("Given", png())]
+    picture = base64.b64encode(png(shade=len(system) * 9)).decode()
     for name, own in found.items():
-        outcome = Outcome(scores=own, samples=shown, pictures=drawn)
+        outcome = Outcome(scores=own, samples=shown, picture=picture)
         path = run / (f"outcome-{name}.json" if name else "outcome.json")
         path.write_text(outcome.model_dump_json(), encoding="utf-8")
     (run / "result.json").write_text(result.model_dump_json(), encoding="utf-8")
@@ -125,14 +133,17 @@ def write_compared(
     *,
     diverged: Sequence[str] = (),
     missing: Sequence[str] = (),
+    stopped: Sequence[str] = (),
+    undefined: Sequence[str] = (),
     text: str = "fine",
     **how: Any,
 ) -> Path:
-    """The folder of a comparison on one data set; some of its runs diverged, or are missing."""
+    """The folder of a comparison on one data set; of some of its runs all is not well."""
     runs = {f"{system}-seed{seed}": (system, seed) for seed in seeds for system in systems}
     for name, (system, seed) in runs.items():
         if name not in missing:
-            write_run(folder, system, seed, diverged=name in diverged, text=text, **how)
+            how |= {"diverged": name in diverged, "stopped": name in stopped}
+            write_run(folder, system, seed, undefined=name in undefined, text=text, **how)
     times = {
         s: OverRounds(value=t, low=t - 0.04, high=t + 0.06, rounds=7)
         for s in systems

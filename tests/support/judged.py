@@ -46,7 +46,3 @@ def mean(system: Scores) -> Estimate:
 
 def difference(system: Scores, baseline: Scores, tests: int = 1) -> Estimate:
     return statistics.contrast(system, baseline, tests=tests)
-
-
-def difference_of_differences(*systems: Scores) -> Estimate:
-    return statistics.contrast(*systems)

@@ -10,18 +10,16 @@ import headwise as hw
 
 
 class Trained(NamedTuple):
-    """What a loop has used, and what a resumed one takes.
+    """What a loop has used.
 
     Attributes:
         optimizer: which has taken the steps.
         rates: of each step, the learning rates of the optimizer's groups, by the ids of their
             parameters.
-        state: the number of steps, and the state of the optimizer, for `resumed`.
     """
 
     optimizer: torch.optim.Optimizer
     rates: list[dict[int, float]]
-    state: tuple[Any, Any]
 
 
 def train(
@@ -29,14 +27,12 @@ def train(
     losses_of: Callable[[Any], Iterable[Tensor]],
     batches: Sequence[Any],
     *,
-    total_steps: int | None = None,
     steps_per_epoch: int | None = None,
     settings: dict[str, Any] | None = None,
     lr: float = 0.01,
     optimizer: Callable[[Any], torch.optim.Optimizer] = torch.optim.AdamW,
     scaler: torch.amp.GradScaler | None = None,
     clip: float | None = None,
-    resumed: tuple[Any, Any] | None = None,
     seen: Callable[[str], None] = lambda moment: None,
 ) -> Trained:
     """Trains for a step of each batch.
@@ -46,19 +42,14 @@ def train(
         losses_of: gives the losses of a batch, whose gradients are summed: one, or one for each
             part. A rule may ask for them once more before the step.
         batches: what `losses_of` is given.
-        total_steps: of the whole training; as many as there are batches if not given.
         settings, steps_per_epoch: as of `headwise.TrainingRules`.
         optimizer: made of the groups of parameters.
         seen: called with "before" at the beginning of each step, with "gates" when rules have done
             what comes before it, and with "step" when it is complete.
     """
-    rules = hw.TrainingRules(
-        model, total_steps or len(batches), steps_per_epoch=steps_per_epoch, settings=settings
-    )
+    total_steps = len(batches)
+    rules = hw.TrainingRules(model, total_steps, steps_per_epoch=steps_per_epoch, settings=settings)
     attached = rules.attach(optimizer(rules.parameter_groups(lr=lr)))
-    if resumed is not None:
-        rules.step = resumed[0]
-        attached.load_state_dict(resumed[1])
     rates = []
     for batch in batches:
         seen("before")
@@ -78,7 +69,7 @@ def train(
         attached.zero_grad()
         rates.append({id(p): g["lr"] for g in attached.param_groups for p in g["params"]})
         seen("step")
-    return Trained(attached, rates, (rules.step, attached.state_dict()))
+    return Trained(attached, rates)
 
 
 def rule_settings(trainer: type, settings: dict[str, Any]) -> type:

@@ -122,14 +122,6 @@ def numbers(text: str) -> list[Number]:
     return found
 
 
-def leaves(value: Any) -> list[float]:
-    """All numbers of a document."""
-    if isinstance(value, dict | list):
-        inside = value.values() if isinstance(value, dict) else value
-        return [number for inner in inside for number in leaves(inner)]
-    return [value] if isinstance(value, int | float) and not isinstance(value, bool) else []
-
-
 def payload(page: Path) -> Any:
     """The data that the page of `headwise explore` holds."""
     text = page.read_text(encoding="utf-8")

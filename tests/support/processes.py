@@ -47,6 +47,14 @@ def begun(work: Callable[[], Any], said: Path) -> Any:
     return process
 
 
+def wait_for(is_there: Callable[[], bool], process: Any) -> None:
+    """Waits for what a process makes that was begun."""
+    deadline = time.monotonic() + SECONDS
+    while not is_there():
+        assert process.is_alive() and time.monotonic() < deadline
+        time.sleep(0.05)
+
+
 def forked(work: Callable[[], Any], *before: Callable[[], Any]) -> Ended:
     """Does work in a process of its own, which first calls what is given behind it."""
 

@@ -145,6 +145,14 @@ class Road:
         """A model of the recipe, with random weights."""
         return self.task.build_model(self.recipe)
 
+    def network(self) -> torch.nn.Module:
+        """A model whose random weights are so large that its predictions differ."""
+        torch.manual_seed(1)
+        model = self.model().eval()
+        for weight in model.parameters():
+            torch.nn.init.normal_(weight, std=0.3)
+        return model
+
     def items(self, part: str = "train") -> Any:
         """The encoded items of a part."""
         return self.task.splits[part]

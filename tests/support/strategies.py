@@ -36,6 +36,8 @@ BLOCKS = ("num_key_value_heads", "qk_norm", "head_dim", "bias")
 # What draws numbers at a pass, changes the first weights alone, or has no equation of a paper.
 LEFT_OUT = ("dropout", "noisy", "start", "gate_init", "dense", "causal_queries")
 
+SIDES = ("right", "left", "within")  # of a sequence, where padding may stand
+
 
 @st.composite
 def any_system(draw: Any, name: str, **more: Any) -> tuple[Any, bool]:
@@ -75,9 +77,7 @@ def masks(draw: Any, rows: int, heads: int, queries: int, keys: int) -> dict[str
 
 
 @st.composite
-def paddings(
-    draw: Any, rows: int, time: int, sides: tuple[str, ...] = ("right", "left", "within")
-) -> Tensor:
+def paddings(draw: Any, rows: int, time: int, sides: tuple[str, ...] = SIDES) -> Tensor:
     """Boolean `(rows, time)`, `True` at padding, which stands on one of the sides.
 
     One row at least has something real; others may be padding alone.

@@ -79,7 +79,7 @@ def translation(folder: Path) -> dict:
         "tokenizer": {"vocab_size": 280},
         "model": {"encoder_layers": 1, "decoder_layers": 1},
         "training": {"batch_tokens": 300},
-        "evaluation": {"beam_size": 2, "max_length_extra": 3},
+        "evaluation": {"beam_size": 2, "max_length_extra": 3, "length_penalty": 3.0},
     }
 
 

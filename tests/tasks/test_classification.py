@@ -81,11 +81,12 @@ def test_a_wrong_label_is_told_with_file_and_text(wrong, tmp_path):
         ({"classes": ["no", "yes"], "regression": True}, "expected one of them"),
         ({"streaming": True}, "classes is not given"),
         ({"max_length": 600}, "600, expected at most the 512 positions"),
+        ({"tests": {"other": {"columns": {"text": "label"}}}}, r"tests\.other: .* files\.test"),
     ],
 )
 def test_settings_that_do_not_go_together_are_errors(data, message, tmp_path):
     data = {"files": {"train": table(tmp_path, LABELLED)}, **data}
-    with pytest.raises(RecipeError, match=message):
+    with pytest.raises((RecipeError, DataError), match=message):
         prepared(tmp_path, data, model={**SIZES, "positions": "learned"})
 
 
@@ -136,3 +137,4 @@ def test_a_file_of_senteval_has_its_parts(tmp_path):
     rows = {part: list(zip(x["text"], x["label"], strict=True)) for part, x in task.rows.items()}
     assert rows["train"] == [("It is .", "O"), ("He had .", "I")]
     assert (rows["validation"], rows["test"]) == ([("No .", "O")], [("Yes .", "I")])
+    assert task.cost_lengths(task.recipe) == {"encoder": 28}

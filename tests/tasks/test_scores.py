@@ -24,15 +24,6 @@ def walk(task: str, rows=None, **recipe) -> Road:
     return road(task, "files", in_each_part(rows), model=MODEL, **recipe)
 
 
-def network(corpus: Road) -> torch.nn.Module:
-    """A model with random weights that are large enough for predictions to differ."""
-    torch.manual_seed(1)
-    model = corpus.model().eval()
-    for weight in model.parameters():
-        torch.nn.init.normal_(weight, std=0.3)
-    return model
-
-
 def evaluated(corpus: Road, model: torch.nn.Module) -> dict[str, Score]:
     scores = corpus.task.evaluate(model, "test", corpus.recipe.evaluation).scores
     for score in scores:
@@ -104,7 +95,7 @@ def test_the_score_of_a_resample_is_that_of_the_repeated_sentences(name, options
 
 def test_hidden_words_are_scored_as_a_plain_loop_does():
     corpus = walk("masked-language-modelling")
-    model, rows = network(corpus), []
+    model, rows = corpus.network(), []
     for index in range(len(corpus.items("test"))):
         nats = count = right = 0.0
         item = corpus.batch("test", [index])
@@ -126,7 +117,7 @@ def test_hidden_words_are_scored_as_a_plain_loop_does():
 def test_a_regression_is_scored_on_what_its_model_predicts():
     rows = [(text, str(number / 4)) for number, (text, _) in enumerate(walk("probing").rows())]
     corpus = walk("classification", rows, data={"regression": True})
-    model, expected = network(corpus), []
+    model, expected = corpus.network(), []
     for index, (_, label) in enumerate(rows):
         with torch.no_grad():
             ids = corpus.batch("test", [index])["input_ids"]
@@ -165,7 +156,7 @@ def test_si_sdr_is_its_equation_and_knows_no_scale(seed, scale):
 
 def test_speech_is_scored_before_and_after():
     corpus = road("speech-enhancement", "built-in", model={**MODEL, "front_channels": [8]})
-    rows = {name: np.array(x.rows)[:, 0] for name, x in evaluated(corpus, network(corpus)).items()}
+    rows = {name: np.array(x.rows)[:, 0] for name, x in evaluated(corpus, corpus.network()).items()}
     waves = [waves_of(corpus, "test", index) for index in range(len(corpus.items("test")))]
     before = [si_sdr(clean, noisy) for noisy, clean in waves]
     np.testing.assert_allclose(rows["SI-SDR noisy"], before, rtol=1e-6)
@@ -173,6 +164,7 @@ def test_speech_is_scored_before_and_after():
     pesq = pytest.importorskip("pesq").pesq
     expected = [pesq(8_000, clean, noisy, "nb") for noisy, clean in waves]
     np.testing.assert_allclose(rows["PESQ noisy"], expected, rtol=1e-6)
+    np.testing.assert_allclose(rows["PESQ gain"], rows["PESQ"] - rows["PESQ noisy"])
     assert math.isnan(pesq_score(0 * waves[0][1], waves[0][0], 8_000))
 
 

@@ -121,6 +121,17 @@ def test_parts_have_noise_of_their_own(words, tmp_path):
     noises = [x - y for x, y in (noisy.splits[name].piece_waves(0) for name in ("brown", "test"))]
     brown, pink = (np.std(np.diff(noise)) / np.std(noise) for noise in noises)
     assert brown < 0.3 < pink < 1.3  # the darker, the less it changes from sample to sample
+    with pytest.raises(ValueError, match=r"tests\.own\.noise_folder cannot be set .* noise, "):
+        task(**words, **noise, tests={"own": {"noise_folder": str(tmp_path / "noise")}})
+
+
+@pytest.mark.parametrize("source", ["generated", "files"])
+def test_a_test_set_of_other_noise_has_the_recordings_of_the_test_part(words, source):
+    data = words if source == "files" else VOICES
+    loud = task(**data, noise=["white"], tests={"loud": {"snr": [-5, -5]}})
+    assert loud.rows["loud"]["name"] == loud.rows["test"]["name"]
+    noisy, clean = loud.splits["loud"].piece_waves(0)
+    assert abs(10 * np.log10(np.var(clean) / np.var(noisy - clean)) + 5) < 0.1
 
 
 @pytest.mark.parametrize("window", [1, 4, 30, 1000])

@@ -2,8 +2,8 @@
 
 import pytest
 import torch
+from sacrebleu.metrics import BLEU
 from support.road import in_each_part, road
-from transformers import GenerationConfig
 
 from headwise.data.load import DataError
 from headwise.models.text import Seq2SeqLM
@@ -74,18 +74,6 @@ def test_batches_stay_within_the_budget_over_all_beams(corpus, model, calls, mon
     assert all(call["input_ids"].numel() <= 2 * longest for call in calls[1:])
 
 
-def test_settings_reach_the_search_and_what_is_saved(corpus, model, calls, tmp_path):
-    search = {"num_beams": 3, "length_penalty": 0.6}
-    (source,) = corpus.task.source(["it"])["input_ids"]
-    evaluation = corpus.recipe.evaluation.model_copy(update={"max_length_extra": 1})
-    translated(corpus, model, ["it"], evaluation)
-    expected = {**search, "do_sample": False, "max_length": len(source) + 1 + 1}  # <bos>
-    assert {name: calls[0][name] for name in expected} == expected
-    model.save_pretrained(tmp_path)
-    saved = GenerationConfig.from_pretrained(tmp_path).to_dict()
-    assert {name: saved[name] for name in search} == search
-
-
 def test_separate_vocabularies_are_not_mixed_up(tmp_path):
     vocabularies = {"joint": False, "vocab_size": 262, "target_vocab_size": 264}
     corpus = pairs(tokenizer=vocabularies)
@@ -118,6 +106,20 @@ def test_compounds_are_split_on_both_sides_after_tokenising():
     assert split_compounds("- a -b c- 1-2-3") == "- a -b c- 1 ##AT##-##AT## 2-3"
 
 
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"max_ngram_order": 2},
+        {"effective_order": True},
+        {"smooth_method": "floor", "smooth_value": 0.3, "lowercase": True},
+    ],
+)
+def test_options_of_bleu_are_those_of_sacrebleu(options):
+    score, _ = bleu_and_chrf(["The cat"], ["the cat"], options)
+    expected = BLEU(**options).corpus_score(["The cat"], [["the cat"]])
+    assert score.value == pytest.approx(expected.score) and score.low == pytest.approx(score.value)
+
+
 def test_what_sacrebleu_lacks_is_told_before_training():
     for language, tokenizer in (("zh_CN", "zh"), ("ja", "char"), ("fr", "13a"), (None, "13a")):
         assert f"tok:{tokenizer}|" in bleu_and_chrf(["a"], ["a"], {}, language)[0].note
@@ -125,6 +127,8 @@ def test_what_sacrebleu_lacks_is_told_before_training():
         pairs(evaluation={"bleu": {"tokenize": "ko-mecab"}})
     with pytest.raises(ValueError, match=r"evaluation.bleu is .*unexpected.*'case'"):
         pairs(evaluation={"bleu": {"case": "lower"}})
+    with pytest.raises(ValueError, match=r"evaluation.bleu is .*'max_ngram_order': '2'"):
+        pairs(evaluation={"bleu": {"max_ngram_order": "2"}})
 
 
 # --- pairs ------------------------------------------------------------------------------------

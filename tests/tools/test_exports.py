@@ -83,13 +83,3 @@ def test_the_evaluation_harness_gives_the_same_numbers(system, tokenizer, tmp_pa
     ]
     for given, (score, _) in zip(choices, harness.loglikelihood(asked), strict=True):
         assert score == pytest.approx(log_p(*given), rel=1e-4)
-    options = {"until": ["</s>"], "max_gen_toks": 4}
-    prompts = ["the small", "a"]
-    asked = [
-        Instance(request_type="generate_until", doc={}, arguments=(prompt, options), idx=0)
-        for prompt in prompts
-    ]
-    for prompt, found in zip(prompts, harness.generate_until(asked), strict=True):
-        ids = tokenizer(prompt, return_tensors="pt", add_special_tokens=False)["input_ids"]
-        ours = made.generate(ids, max_new_tokens=4, do_sample=False)[0, ids.size(1) :]
-        assert found.split() == tokenizer.decode(ours, skip_special_tokens=True).split()

@@ -125,14 +125,12 @@ def ablate(
 
 def task_quality(model: HeadwiseModel, task: Task, part: str, evaluation: Evaluation) -> Quality:
     """Returns a quality: the first score of a task; texts are generated anew each time."""
-    unseen = {"samples", "pictures"} & type(evaluation).model_fields.keys()  # nobody looks at them
-    evaluation = evaluation.model_copy(update=dict.fromkeys(unseen, 0))
+    if "samples" in type(evaluation).model_fields:  # of images, which nobody looks at
+        evaluation = evaluation.model_copy(update={"samples": 0})
     return lambda: task.evaluate(model, part, evaluation).scores[0]
 
 
-def loss_quality(
-    model: nn.Module, batches: Sequence[Mapping[str, Any]], name: str = "nats per token"
-) -> Quality:
+def loss_quality(model: nn.Module, batches: Sequence[Mapping[str, Any]]) -> Quality:
     """Returns a quality: the mean loss per label of batches, which `item_losses` explains.
 
     One pass over the batches is much faster than to generate text, and a loss shows smaller
@@ -143,7 +141,7 @@ def loss_quality(
         losses = [torch.stack(item_losses(model, batch), 1).double().cpu() for batch in batches]
         return torch.cat(losses)
 
-    return item_quality(measure, higher_is_better=False, name=name)
+    return item_quality(measure, higher_is_better=False, name="nats per token")
 
 
 def item_quality(

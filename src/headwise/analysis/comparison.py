@@ -27,10 +27,10 @@ class SystemRuns:
         """The runs that did not diverge."""
         return [run for run in self.runs if not run.diverged]
 
-    def scores(self, test: str, name: str) -> Scores:
-        """Collects one score on one test set over the seeds."""
+    def scores(self, test: str, name: str) -> list[Score]:
+        """Returns one score on one test set, of each seed."""
         outcomes = [outcome[test] for outcome in self.outcomes if test in outcome]
-        return Scores.from_runs([s for out in outcomes for s in out.scores if s.name == name])
+        return [score for out in outcomes for score in out.scores if score.name == name]
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class Comparison:
     Attributes:
         about: what is compared.
         systems: their runs.
-        lost: runs that are in no mean, and the reason.
+        lost: runs that are missing from means, and the reason.
     """
 
     about: Compared
@@ -61,9 +61,9 @@ class Comparison:
     def scores(self) -> pd.DataFrame:
         """All scores, not rounded: a row for each score of each system on each test set.
 
-        `value` is the mean of the values `of_seeds`, with its 95% interval from `low` to `high`;
-        `difference` is the difference to the baseline, from `diff_low` to `diff_high`, with its
-        `p`, and `corrected_p` by Holm's method over its `family`: the first score on the test
+        `value` is the mean of what is finite `of_seeds`, with its 95% interval from `low` to
+        `high`; `difference` is the difference to the baseline, from `diff_low` to `diff_high`, with
+        its `p`, and `corrected_p` by Holm's method over its `family`: the first score on the test
         part, the first score on all further test sets, or all other scores. `variance_source` says
         over what an interval is, and `reason` why there is none.
         """
@@ -71,9 +71,10 @@ class Comparison:
         families = [family for *_, family in columns]
         rows = []
         for test, score, family in columns:
-            all_scores = [system.scores(test, score.name) for system in self.systems]
+            of_seeds = [system.scores(test, score.name) for system in self.systems]
+            all_scores = [Scores.from_runs(runs) for runs in of_seeds]
             comparisons = families.count(family) * (len(self.systems) - 1)
-            for system, scores in zip(self.systems, all_scores, strict=True):
+            for system, runs, scores in zip(self.systems, of_seeds, all_scores, strict=True):
                 mean = contrast(scores)
                 row = {
                     "family": family,
@@ -82,7 +83,7 @@ class Comparison:
                     "lower_is_better": score.lower_is_better,
                     "digits": score.digits,
                     "system": system.name,
-                    "of_seeds": scores.values.tolist(),
+                    "of_seeds": [run.value for run in runs],
                     "value": mean.value,
                     **{name: getattr(mean, name) for name in _DIFFERENCE},
                 }

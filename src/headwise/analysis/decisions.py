@@ -7,7 +7,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -21,7 +21,7 @@ from headwise.ops import IGNORED_LABEL
 from headwise.pretrained.record import record
 from headwise.tasks.task import Positions
 
-Batch = Mapping[str, Tensor]
+Batch = Mapping[str, Any]  # keyword arguments of a model's forward, most of them tensors
 Describe = Callable[[Batch], Mapping[str, Positions]]
 
 
@@ -155,7 +155,7 @@ def collect(
     with record(model) as decisions, evaluating(model), torch.no_grad():
         systems_by_path = systems(model)
         for batch in batches:
-            model(**{name: tensor.to(device) for name, tensor in batch.items()})
+            model(**to_device(batch, device))
             stacks = describe(batch) if describe else {}
             for path, routings in decisions.items():
                 stack, mask = _find_stack(model, systems_by_path[path].site, stacks, batch)
@@ -163,11 +163,16 @@ def collect(
                     calls[path].append(_read_call(routing, stack, mask, sequences))
                     decided_on[path] += len(calls[path][-1].positions)
             decisions.clear()
-            sequences += len(next(iter(batch.values())))
+            sequences += len(next(x for x in batch.values() if isinstance(x, Tensor)))
             if max(decided_on.values(), default=0) >= limit:
                 break
     called = [(path, system) for path, system in systems_by_path.items() if path in calls]
     return [_join_calls(path, system, calls[path], sequences) for path, system in called]
+
+
+def to_device(batch: Batch, device: torch.device) -> dict[str, Any]:
+    """Moves the tensors of a batch to a device."""
+    return {name: x.to(device) if isinstance(x, Tensor) else x for name, x in batch.items()}
 
 
 def scaled(weights: Tensor) -> Tensor:

@@ -75,11 +75,10 @@ class Estimate:
 
 
 def contrast(*systems: Scores, tests: int = 1) -> Estimate:
-    """Estimates the mean of one system, the difference of two, or that of two differences.
+    """Estimates the mean of one system, or the difference of two: the first minus the second.
 
     Args:
-        systems: one; two, the first minus the second; or four, the difference of the first two
-            minus that of the last two.
+        systems: one or two.
         tests: how many are made in one table; the detectable difference is that of the strictest
             of them after Holm's correction.
 
@@ -178,7 +177,7 @@ def _without_test(*systems: Scores) -> tuple[Estimate, np.ndarray | None]:
     """
     if not all(len(system.values) for system in systems):
         return Estimate(math.nan, reason="no finite score"), None
-    signed = list(zip((1, -1, -1, 1), systems, strict=False))
+    signed = list(zip((1, -1)[: len(systems)], systems, strict=True))
     value = sum(sign * float(system.values.mean()) for sign, system in signed)
     low, high = np.sum([sorted(sign * end for end in each.bounds) for sign, each in signed], axis=0)
     untested = Estimate(value, bounds=(float(low), float(high)))

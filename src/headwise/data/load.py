@@ -5,7 +5,7 @@ Rows of every source are a `datasets.Dataset`; `pick_columns` takes the columns 
 
 import csv
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from itertools import zip_longest
+from itertools import islice, zip_longest
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -16,7 +16,7 @@ from headwise.data.settings import Data, Files, files_of
 from headwise.messages import did_you_mean, expected_one_of, how_to_convert
 
 # To be raised when reading or encoding changes, so that cached rows are made anew.
-FORMAT = 1
+FORMAT = 2
 Row = dict[str, Any]
 Columns = dict[str, Any]  # name of a column to its values
 Names = Mapping[str, str | None]  # the task's name of a column to its name in the data
@@ -77,6 +77,11 @@ def column_names(data: Data, split: str, task: type[TaskData]) -> Names:
     """Returns the names of a task's columns in the data; empty for data that are installed."""
     is_built_in = data.path in task.built_in and split not in data.files
     return {} if is_built_in else {**task.columns, **data.columns}
+
+
+def clean_settings(data: Data, task: type[TaskData]) -> dict[str, Any]:
+    """Returns the settings on which the `clean` of a task depends."""
+    return data.model_dump(include=task.clean_keys, exclude={"tests", "window", "held_out"})
 
 
 def from_hub(data: Data, split: str, task: type[TaskData], *, streaming: bool = False) -> Any:
@@ -223,8 +228,12 @@ def file_signature(path: str) -> str:
 
 
 def _shard_rows(shards: Sequence[Mapping[str, str]], **_: Any) -> Iterator[Row]:
+    # One table may have a column that others lack.
+    names = [set(row) for shard in shards for row in islice(rows_of_shard(shard), 1)]
+    shared = set.intersection(*names) if names else set()
     for shard in shards:
-        yield from rows_of_shard(shard)
+        for row in rows_of_shard(shard):
+            yield {name: value for name, value in row.items() if name in shared}
 
 
 def rows_of_shard(shard: Mapping[str, str]) -> Iterator[Row]:
@@ -292,14 +301,18 @@ def _table_rows(path: str) -> Iterator[Row]:
                 header = row
                 if len(set(header)) < len(header):
                     raise DataError(f"{where}: two columns have one name, expected different ones")
-            elif row not in ([], [""]):
+            elif row not in ([], [""]) or len(header) == 1:
+                row = row or [""]  # in running text a blank line separates two documents
                 if len(row) != len(header):
                     raise DataError(
                         f"{where}: {len(row)} fields, expected {len(header)}, as the first line has"
                     )
                 yield dict(zip(header, row, strict=True))
     except csv.Error as error:
-        raise DataError(f"{path}, line {reader.line_num:,}: {error}") from error
+        raise DataError(
+            f"{path}, line {reader.line_num:,}: {error}; look for a quotation mark that is not "
+            f"closed or not doubled, and write fields of more than 131,072 characters as .jsonl"
+        ) from error
 
 
 def _choose_reader(shard: Mapping[str, str]) -> str:

@@ -10,11 +10,11 @@ One class serves all tasks; a task adds its own keys by a subclass.
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, ClassVar, Self
 
 from pydantic import AfterValidator, Field, ValidationError, model_validator
 
-from headwise.messages import did_you_mean
+from headwise.messages import expected_one_of
 from headwise.settings import FrozenSettings, merge
 
 SPLITS = ("train", "validation", "test")
@@ -34,7 +34,7 @@ Files = File | list[File] | dict[str, File | list[File]]
 # A name becomes part of a folder's name, and the command line separates names by commas.
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][\w+-]*$")]
 # The keys that describe a source of data: another source inherits none of them.
-_SOURCE_KEYS = ("path", "name", "revision", "files", "split", "columns", "options", "tests")
+_SOURCE_KEYS = ("path", "name", "revision", "files", "split", "columns", "options")
 
 
 class Data(FrozenSettings):
@@ -49,9 +49,9 @@ class Data(FrozenSettings):
     """Tag or commit of the dataset, which pins its content."""
     files: dict[str, Files] = {}
     """Files in place of `path`: each split (`train`, `validation`, `test`) has a file, a list of
-    files, a folder, or a file for each column, whose lines of equal number belong together.
-    Plain text has a row in each line; .csv, .tsv, .json, .jsonl and .parquet have named columns,
-    and all but .parquet may be compressed (.gz, .bz2, .xz)."""
+    files, a folder of images or recordings, or a file for each column, whose lines of equal number
+    belong together. Plain text has a row in each line; .csv, .tsv, .json, .jsonl and .parquet have
+    named columns, and all but .parquet may be compressed (.gz, .bz2, .xz)."""
     split: dict[str, str | None] = {}
     """The name that the dataset has for each split, `test: test[:1000]`; by default the same name.
     With null the split is a share of the training data."""
@@ -75,8 +75,14 @@ class Data(FrozenSettings):
     """Share of the training split that is used. It is the same for all systems and seeds, and a
     larger share contains a smaller one."""
     tests: dict[Name, dict[str, Any]] = {}
-    """Further test sets: each name has the keys of `data` that differ. Only their test split is
-    read, and the training does not depend on them, so that they can be added later."""
+    """Further test sets: each name has the keys of `data` that differ, of those that say where the
+    rows are. Only their test split is read, and the training does not depend on them, so that they
+    can be added later."""
+
+    # The keys on which the rows depend, and those that a further test set may change. All others
+    # belong to the model, which reads all sets alike.
+    source_keys: ClassVar[tuple[str, ...]] = _SOURCE_KEYS
+    test_keys: ClassVar[tuple[str, ...]] = _SOURCE_KEYS
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -95,24 +101,32 @@ class Data(FrozenSettings):
         for name, keys in self.tests.items():
             if name in SPLITS:
                 raise ValueError(f"tests.{name} has the name of a split, expected another name")
+            for key in keys:
+                if key not in self.test_keys:
+                    raise ValueError(
+                        f"tests.{name}.{key} cannot be set for a test set alone, "
+                        f"{expected_one_of(key, self.test_keys)}"
+                    )
             try:
-                files = self.test_set(name).files
+                checked = self.test_set(name).model_dump()
             except ValidationError as error:
                 problem = error.errors()[0]
                 key = ".".join(map(str, ("tests", name, *problem["loc"])))
-                if problem["type"] == "extra_forbidden":
-                    hint = did_you_mean(str(problem["loc"][-1]), type(self).model_fields)
-                    raise ValueError(f"there is no key {key}{hint}") from error
                 message = problem["msg"].removeprefix("Value error, ")
                 raise ValueError(f"{key}: {message}") from error
-            if "files" in keys:
-                keys["files"] = {split: files[split] for split in keys["files"]}  # absolute paths
+            for key, value in keys.items():  # with absolute paths
+                new = checked[key]
+                keys[key] = {x: new[x] for x in value} if isinstance(value, Mapping) else new
         return self
 
     def test_set(self, name: str) -> Self:
         """Returns the data whose test split is a further test set."""
         shared = self.model_dump(exclude={"tests", "streaming"}, exclude_defaults=True)
         return type(self).model_validate(merge_data(shared, self.tests[name]))
+
+    def has_rows_of(self, other: Self) -> bool:
+        """Whether the rows are those of other data."""
+        return all(getattr(self, key) == getattr(other, key) for key in self.source_keys)
 
     @property
     def display_name(self) -> str:
@@ -136,7 +150,7 @@ def merge_data(data: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str,
     is_other_source = path is not None and changes.get("path", path) != path
     is_other_source |= path is not None and isinstance(new_files, Mapping) and "train" in new_files
     is_other_source |= files is not None and changes.get("path") is not None
-    dropped = _SOURCE_KEYS if is_other_source else ()
+    dropped = (*_SOURCE_KEYS, "tests") if is_other_source else ()
     return merge({key: value for key, value in data.items() if key not in dropped}, changes)
 
 

@@ -16,7 +16,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headwise.data.encode import content_hash, encode_rows, fingerprint, numeric_column
-from headwise.data.load import Columns, DataError, Names, TaskData, column_names, load, pick_columns
+from headwise.data.load import (
+    Columns,
+    DataError,
+    Names,
+    TaskData,
+    clean_settings,
+    column_names,
+    load,
+    pick_columns,
+)
 from headwise.data.settings import SPLITS, Data
 from headwise.data.stream import Stream
 
@@ -50,10 +59,15 @@ def load_splits(data: Data, task: type[TaskData]) -> tuple[dict[str, Any], Facts
     splits: dict[str, Any] = {split: clean_rows(raw[split], data, split, task) for split in raw}
     for name in data.tests:
         test_data = data.test_set(name)
+        if test_data.has_rows_of(data):
+            continue  # with other noise
         try:
-            raw[name] = read_splits(test_data, task, ("test",))["test"]
+            read = read_splits(test_data, task, ("test",))
+            if "test" not in read:
+                raise DataError("it has no test split, expected one: set files.test or split.test")
         except DataError as error:
             raise DataError(f"data.tests.{name}: {error}") from error
+        raw[name] = read["test"]
         splits[name] = clean_rows(raw[name], test_data, name, task)
     facts: Facts = {name: {"rows": 0} for name in (*SPLITS, *data.tests)}
     for name, rows in splits.items():
@@ -67,14 +81,16 @@ def load_splits(data: Data, task: type[TaskData]) -> tuple[dict[str, Any], Facts
     if data.train_fraction < 1.0:
         facts["train"]["sampled from"] = len(splits["train"])
         splits["train"] = sample(splits["train"], data.train_fraction)
+    # The rows of the test split, which may be a share of the training data.
+    splits |= {name: splits["test"] for name in data.tests if name not in splits}
     train = splits.get("train")
     for name, rows in splits.items():
         if not len(rows):
+            number = len(raw[name if name in raw else "train"])  # a stream has no "train"
             raise DataError(
-                f"{data.display_name}: the {name} split has no rows, of "
-                f"{len(raw.get(name, raw['train'])):,} that were read: give more data, files or "
-                f"a split of its own, or larger shares (data.validation_fraction, "
-                f"data.test_fraction)"
+                f"{data.display_name}: the {name} split has no rows, of {number:,} that were read: "
+                f"give more data, files or a split of its own, or larger shares "
+                f"(data.validation_fraction, data.test_fraction)"
             )
         facts[name] |= {"rows": len(rows), **count_repeated(rows, train)}
         splits[name] = rows.remove_columns(KEY) if KEY in rows.column_names else rows
@@ -106,7 +122,7 @@ def clean_rows(
     rows: datasets.Dataset, data: Data, split: str, task: type[TaskData]
 ) -> datasets.Dataset:
     """Returns the rows that a task keeps, with the hashes of their keys if it has a key."""
-    settings = data.model_dump(include=task.clean_keys, exclude={"tests", "window", "held_out"})
+    settings = clean_settings(data, task)
     names = column_names(data, split if split in SPLITS else "test", task)
     clean = partial(_clean, names=names, features=rows.features, task=task, data=data, split=split)
     features = task.clean_features

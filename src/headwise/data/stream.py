@@ -23,6 +23,7 @@ from headwise.data.load import (
     DataError,
     Row,
     TaskData,
+    clean_settings,
     column_names,
     file_signature,
     from_hub,
@@ -45,7 +46,7 @@ class Stream:
         num_shards: the number of shards.
         held_out: the names of the splits that are taken from the head of the first shard.
         content_hash: a hash of the sizes and the times of change of files, or of the revision of a
-            dataset on the hub.
+            dataset on the hub, and of the settings that decide which of its rows are read, and how.
     """
 
     encode: Callable[[Columns], EncodedDataset]
@@ -68,9 +69,10 @@ class Stream:
             files = (builder.config.data_files or {}).values()
             sources += [data.path, data.name, *(split.origin_metadata for split in files)]
         self.num_shards = len(self._shards)
-        self.content_hash = hash_of(*sources, data.window, data.held_out)
         named = {x for x in SPLITS if data.path and data.split.get(x, x) is not None}
         self.held_out = [split for split in SPLITS[1:] if split not in {*data.files, *named}]
+        sources += [self._names, data.split.get("train"), data.options, clean_settings(data, task)]
+        self.content_hash = hash_of(*sources, data.window, data.held_out, self.held_out)
 
     def held_out_rows(self, split: str) -> datasets.Dataset:
         """Returns the rows of a split that is held out."""
@@ -92,8 +94,11 @@ class Stream:
 
     def columns(self, rows: list[Row]) -> Columns:
         """Returns rows as the columns of the task."""
-        columns = {name: [row[name] for row in rows] for name in rows[0]}
-        return pick_columns(columns, self._names, self._features or rows[0])
+        # One file may have a column that others lack.
+        shared = [name for name in rows[0] if all(name in row for row in rows)]
+        columns = {name: [row[name] for row in rows] for name in shared}
+        known = self._features or {name: rows[0][name] for name in shared}
+        return pick_columns(columns, self._names, known)
 
     def head(self, count: int) -> Columns:
         """Returns the first training rows, as the columns of the task."""

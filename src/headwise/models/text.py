@@ -351,6 +351,10 @@ class Seq2SeqLM(HeadwiseModel, DecodingGenerationMixin):
             total = self.cross_entropy(logits, labels)
         return self.make_output(states, logits, aux_losses, total, labels, num_items_in_batch)
 
+    def generate(self, *args: Any, labels: Tensor | None = None, **kwargs: Any) -> Any:
+        """As in transformers; `labels`, which its Seq2SeqTrainer gives, change nothing."""
+        return super().generate(*args, **kwargs)
+
     def get_input_embeddings(self) -> nn.Module:
         return self.encoder.embedding
 

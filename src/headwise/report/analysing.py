@@ -21,12 +21,13 @@ from headwise.analysis.ablations import (
 )
 from headwise.analysis.decisions import Batch, Describe, collect
 from headwise.data.load import lines
+from headwise.data.tokenizers import token_names
 from headwise.pretrained.gates import with_identity_gates
 from headwise.pretrained.layouts import HeadLayout
 from headwise.report.analysis import Analysis, write_analyses
 from headwise.report.text_models import (
     check_finite,
-    describe_text,
+    describe_tokens,
     hide_words,
     longest_input,
     open_transformers_model,
@@ -36,7 +37,6 @@ from headwise.report.text_models import (
 from headwise.runs.evaluate import FinishedRun, applied_ablations, check_same_items, open_run
 from headwise.runs.folder import distinct_names, read_result
 from headwise.runs.names import is_transformers_model
-from headwise.tasks.task import Positions
 from headwise.training.console import bars, say_begin
 
 MOST_TOKENS = 20_000  # of a text: an analysis makes a pass for each head
@@ -94,7 +94,7 @@ def analyse(
         (120, 2)
     """
     console = Console(stderr=True)
-    describe = _token_describer(tokens, names) if tokens is not None else None
+    describe = describe_tokens(names, argument=tokens) if tokens is not None else None
     mean_quality = item_quality(quality, higher_is_better=higher_is_better) if quality else None
     with with_identity_gates(model, layouts):
         analysis = _analyse_model(model, batches, describe, mean_quality, level, name, console)
@@ -174,7 +174,7 @@ def _analyse_run(run: FinishedRun, name: str, level: Level, console: Console) ->
 
 def _analyse_text(folder: Path, name: str, file: Path, level: Level, console: Console) -> Analysis:
     model, tokenizer = open_transformers_model(folder)
-    batches, describe = _read_lines(model, tokenizer, file), describe_text(tokenizer)
+    batches, describe = _read_lines(model, tokenizer, file), describe_tokens(token_names(tokenizer))
     quality = loss_quality(model, batches)
     with with_identity_gates(model):
         analysis = _analyse_model(model, batches, describe, quality, level, name, console)
@@ -231,21 +231,3 @@ def _analyse_model(
             bar = progress.add_task(name, total=None, figures="ablations")
             ablations = ablate(model, quality, level, track=partial(progress.track, task_id=bar))
     return Analysis(decisions, ablations, name)
-
-
-def _token_describer(tokens: str, names: Callable[[int], str]) -> Describe:
-    """Returns a function that finds the tokens of a batch, also those that a decoder reads."""
-
-    def describe(batch: Batch) -> dict[str, Positions]:
-        if tokens not in batch:
-            raise ValueError(
-                f"tokens names {tokens!r}, which a batch lacks: it has {', '.join(batch)}"
-            )
-        positions = {}
-        for stack, argument in (("encoder", tokens), ("decoder", "decoder_input_ids")):
-            if argument in batch:
-                known = {n: str(names(n)) for n in batch[argument].unique().tolist() if n >= 0}
-                positions[stack] = Positions(batch[argument].shape, batch[argument], known)
-        return positions
-
-    return describe

@@ -213,7 +213,7 @@ def ablations_section(analysis: Analysis) -> Section | None:
     return Section(
         "What each part is worth",
         text,
-        shown.round(5).rename(columns=headings),
+        shown.rename(columns=headings),
         [changes, *_cost_maps(table)],
         more={f"All {len(table)} ablations": every},
         notes=[note],
@@ -251,7 +251,7 @@ def labels_section(analysis: Analysis) -> Section | None:
             title = f"{label}, {best.place}:\n% that goes to each {best.unit}"
             section.figures.append(heatmap(tables[best.place], title, digits=0))
         else:
-            tables = {d.place: pmi(d, label, _TOKENS).set_index("unit").round(3) for d in labelled}
+            tables = {d.place: pmi(d, label, _TOKENS).set_index("unit") for d in labelled}
         tables = {place: table for place, table in tables.items() if len(table)}
         if not tables:  # nothing occurs five times
             continue
@@ -293,8 +293,7 @@ def decisions_section(analysis: Analysis) -> Section | None:
         "by chance (ε²): 1 if it says all about a decision. Labels go together, so that the shares "
         "do not add up."
     )
-    table = pd.DataFrame(rows).T.round(3)
-    return Section("How decisions are made", text, table) if rows else None
+    return Section("How decisions are made", text, pd.DataFrame(rows).T) if rows else None
 
 
 def load_section(analysis: Analysis) -> Section | None:

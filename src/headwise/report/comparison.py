@@ -73,6 +73,8 @@ def read_comparison(folder: Path) -> Comparison:
         if result.diverged:
             lost[name] = "diverged"
         elif result.scores:
+            if not math.isfinite(result.scores[0].value):  # a correlation of constant outputs
+                lost[name] = f"{result.scores[0].name} undefined"
             tests = (TEST, *result.tests)
             outcomes[system].append({test: read_outcome(folder / name, test) for test in tests})
     systems = [SystemRuns(name, runs[name], outcomes[name]) for name in about.systems]
@@ -121,7 +123,7 @@ def verdict(comparison: Comparison) -> str:
     ranking, baseline = _ranking(comparison), comparison.baseline
     lost = ", ".join(f"{run} ({reason})" for run, reason in comparison.lost.items())
     counts = f"{len(comparison.lost)} of {len(comparison.about.runs)}"
-    text = f"{counts} runs are in no mean: {lost}.\n" if lost else ""
+    text = f"{counts} runs are missing from means: {lost}.\n" if lost else ""
     # The sort is stable, so that of equals the baseline is first.
     lower = bool(ranking["lower_is_better"].any())
     ranked = ranking.dropna(subset="value").sort_values("value", ascending=lower, kind="stable")
@@ -192,9 +194,12 @@ def _size_and_cost_cells(comparison: Comparison, system: SystemRuns) -> dict[str
         return row | {"Loss ↓": "not finished"}
     about, run = comparison.about, system.runs[0]
     losses = [run.validation_loss for run in system.sound]
-    trained = f"{format_count(run.trained_parameters)} trained" if run.trained_parameters else ""
+    trained = run.trained_parameters
     return row | {
-        "Parameters": _join_lines(format_count(run.parameters), trained),
+        "Parameters": _join_lines(
+            format_count(run.parameters),
+            "" if trained is None else f"{format_count(trained)} trained",
+        ),
         "MACs": format_count(run.macs),
         "Step time ↓": _time_cell(about.step_times.get(system.name)),
         "Time per token ↓": _time_cell(about.decoding_times.get(system.name)),
@@ -218,8 +223,10 @@ def _heading(score: Any) -> str:
 def _value_cell(score: Any) -> str:
     """Writes a mean over seeds, their deviation, and its interval or why there is none."""
     interval = format_interval(score.low, score.high, score.digits)
-    mean = _mean_cell(score.of_seeds, score.digits) if score.of_seeds else NONE
-    return _join_lines(mean, interval or score.reason)
+    finite, seeds = [value for value in score.of_seeds if math.isfinite(value)], len(score.of_seeds)
+    mean = _mean_cell(finite, score.digits) if finite else NONE
+    count = f"{len(finite)} of {seeds} seeds" if len(finite) < seeds else ""
+    return _join_lines(mean, count, interval or score.reason)
 
 
 def _difference_cell(score: Any) -> str:
@@ -335,15 +342,16 @@ def learning_section(comparison: Comparison) -> Section:
     """Makes the section on learning: curves of losses and of the figures of the task."""
     rows = [row for run in comparison.runs for row in run.history]
     names = dict.fromkeys(name for row in rows for name in row if not name_parts(name))
-    titles = {
+    special = {
         "eval_loss": f"validation loss, {comparison.about.loss_name}",
         "loss": "training loss",
-        **{name: name.replace("_", " ") for name in names if name not in ("step", "eval_loss")},
     }
+    titles = special | {n: n.replace("_", " ") for n in names if n not in ("step", *special)}
     text = (
-        "Strong lines and the table are of means over seeds; thin lines are the seeds. Steps are "
-        "counted to the first validation whose loss is down to the baseline's lowest. The training "
-        "loss also holds what a recipe adds to it, such as label smoothing."
+        "Thin lines are the seeds. Strong lines are means over seeds, up to the step at which the "
+        "first seed stopped; the table is of these means. Steps are counted to the first "
+        "validation whose loss is down to the baseline's lowest. The training loss also holds what "
+        "a recipe adds to it, such as label smoothing."
     )
     figures = [_draw_curves(comparison, name, title) for name, title in titles.items()]
     drawn = [figure for figure in figures if figure is not None]
@@ -410,32 +418,38 @@ def heads_section(comparison: Comparison) -> Section | None:
     rows = {}
     for system in comparison.systems:
         runs = system.sound or system.runs
-        history = decision_history([row for run in runs for row in run.history])
-        if history.empty:
+        of_seeds = [_last_decisions(run) for run in runs]
+        if not any(map(len, of_seeds)):
             continue
-        last = history[history["step"] == history["step"].max()]
-        # The mean over seeds, of each figure of each place.
-        means = last.groupby(["kind", "place", "line"])["value"].mean()
-        figures = {str(kind): means.loc[kind] for kind in means.index.unique("kind")}
+        last = pd.concat(of_seeds, keys=range(len(runs)), names=["seed"])
+        figures = dict(iter(last.groupby("kind")))
         row = {"Decides on": ", ".join(dict.fromkeys(system.runs[0].units.values()))}
         if "share" in figures:
-            shares = figures["share"]
-            multiples = shares * shares.groupby("place").transform("size")
-            row["Busiest"] = f"{format_number(multiples.max(), 2)}×"
-            row["Least busy"] = f"{format_number(multiples.min(), 2)}×"
+            # A unit of one seed has nothing to do with the unit of the same number of another.
+            shares = figures["share"].groupby(["seed", "place"])["value"]
+            for name, extreme in (("Busiest", "max"), ("Least busy", "min")):
+                multiples = (shares.agg(extreme) * shares.size()).groupby("place").mean()
+                row[name] = f"{format_number(multiples.agg(extreme), 2)}×"
         if EVEN_ENTROPY in figures:
-            row["Entropy"] = format_number(figures[EVEN_ENTROPY].mean(), 2)
+            row["Entropy"] = format_number(figures[EVEN_ENTROPY]["value"].mean(), 2)
         if "explained" in figures:
-            by_label = figures["explained"].groupby("line").mean()
+            by_label = figures["explained"].groupby("line")["value"].mean()
             row["Explained best"] = f"{format_number(by_label.max(), 2)}\nby {by_label.idxmax()}"
         rows[system.name] = row
     text = (
-        "Means over seeds at the last validation, on up to 32 sequences. Busiest: the largest "
-        "share of a unit in the work, over an even share. Entropy of decisions, on average over "
-        "layers: 1 is even, 0 is one unit alone. Explained: how much of the decisions a label "
-        "explains (ε²), on average over layers. `headwise analyse RUN` shows each layer."
+        "Means over seeds at the last validation of each, on up to 32 sequences. Busiest: the "
+        "largest share of a unit in the work of its layer, over an even share. Entropy of "
+        "decisions, on average over layers: 1 is even, 0 is one unit alone. Explained: how much of "
+        "the decisions a label explains (ε²), on average over layers. `headwise analyse RUN` shows "
+        "each layer."
     )
     return Section("What the heads did", text, _system_table(rows)) if rows else None
+
+
+def _last_decisions(run: RunResult) -> pd.DataFrame:
+    """Returns what a run recorded of decisions at its last validation."""
+    history = decision_history(run.history)
+    return history[history["step"] == history["step"].max()]
 
 
 # --- outputs ----------------------------------------------------------------------------------
@@ -459,18 +473,10 @@ def samples_section(comparison: Comparison) -> Section | None:
 
 
 def pictures_section(comparison: Comparison) -> Section | None:
-    """Makes the section on pictures: those of all systems side by side; equal ones stand once."""
-    views_by_title: dict[str, dict[tuple[str, str], list[str]]] = {}  # a view to its systems
-    for system in comparison.systems:
-        pictures = system.outcomes[0][TEST].pictures if system.outcomes else []
-        for number, picture in enumerate(pictures, 1):
-            views = views_by_title.setdefault(f"{number}. {picture.title}", {})
-            views.setdefault((picture.png, picture.caption), []).append(system.name)
-    shown = {
-        title: [(f"{', '.join(names)}. {text}", png) for (png, text), names in views.items()]
-        for title, views in views_by_title.items()
-    }
-    text = "Of the first seed of each system."
+    """Makes the section on pictures: those of all systems side by side."""
+    outcomes = [(each.name, each.outcomes[0][TEST]) for each in comparison.systems if each.outcomes]
+    shown = [(name, outcome.picture) for name, outcome in outcomes if outcome.picture]
+    text = "Images of the data, and below them images by the first seed of each system."
     return Section("Pictures", text, pictures=shown) if shown else None
 
 

@@ -287,7 +287,8 @@ def _decision(routings: Sequence[Routing] | None) -> dict[str, Any]:
     weights, indices = scaled(routings[-1].weights), routings[-1].indices
     weights = weights[0] if weights.dim() > 1 else weights
     return {
-        "weights": pack_array(weights.view(-1, weights.size(-1)).numpy()),  # positions or 1, units
+        # (positions or 1, units)
+        "weights": pack_array(weights.view(-1, weights.size(-1)).numpy(), "float32"),
         "chosen": None if indices is None else indices[0].tolist(),
     }
 

@@ -49,12 +49,13 @@ async function inflated({ shape, kind, scale, data }) {
   const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("deflate"));
   const buffer = await new Response(stream).arrayBuffer();
   const number = (byte) => scale * Math.sign(byte - 128) * ((byte - 128) / 127) ** 2;
-  const values = kind === "uint32" ? new Uint32Array(buffer) : new Uint8Array(buffer);
+  const arrays = { root: Uint8Array, uint32: Uint32Array, float32: Float32Array };
+  const values = new arrays[kind](buffer);
   const row = (...index) => {
     const size = shape.slice(index.length).reduce((product, length) => product * length, 1);
     const start = size * index.reduce((sum, place, axis) => sum * shape[axis] + place, 0);
     const packed = values.subarray(start, start + size);
-    return kind === "uint32" ? packed : Float32Array.from(packed, number);
+    return kind === "root" ? Float32Array.from(packed, number) : packed;
   };
   return { shape, row };
 }

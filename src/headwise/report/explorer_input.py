@@ -15,13 +15,14 @@ from PIL import Image
 from rich.console import Console
 from torch import Tensor, nn
 
-from headwise.data.tokenizers import read_tokenizer
+from headwise.analysis.decisions import Batch, to_device
+from headwise.data.tokenizers import read_tokenizer, token_names
 from headwise.messages import expected_one_of
 from headwise.models.inspect import evaluating
 from headwise.ops import IGNORED_LABEL
 from headwise.recipes.recipe import task_class
 from headwise.report.text_models import (
-    describe_text,
+    describe_tokens,
     hide_words,
     longest_input,
     text_batch,
@@ -59,7 +60,7 @@ class ModelInput:
         digest: of the data that the item is of.
     """
 
-    batch: dict[str, Tensor]
+    batch: dict[str, Any]
     labels: Tensor | None
     stacks: Mapping[str, Positions]
     text: str = ""
@@ -70,16 +71,16 @@ class ModelInput:
 
 
 def batch_input(
-    model: nn.Module, batch: Mapping[str, Tensor], stacks: Mapping[str, Positions] | None = None
+    model: nn.Module, batch: Batch, stacks: Mapping[str, Positions] | None = None
 ) -> ModelInput:
     """Returns a batch of one sequence, without its labels in what the model reads."""
     device = next(model.parameters()).device
-    inputs = with_decoder_inputs(model, {name: x.to(device) for name, x in batch.items()})
-    sizes = {tensor.size(0) for tensor in inputs.values()}
+    inputs = with_decoder_inputs(model, to_device(batch, device))
+    sizes = {x.size(0) for x in inputs.values() if isinstance(x, Tensor)}
     if sizes != {1}:
         raise ValueError(f"the batch has {sizes} sequences, expected 1: a page shows a single one")
     labels = inputs.pop("labels", None)
-    return ModelInput(inputs, labels, describe_text()(inputs) if stacks is None else stacks)
+    return ModelInput(inputs, labels, describe_tokens()(inputs) if stacks is None else stacks)
 
 
 def text_input(
@@ -115,7 +116,8 @@ def text_input(
         masks = batch["input_ids"].masked_fill(is_shown, IGNORED_LABEL)
         batch = hide_words(batch, tokenizer) if is_true else {**batch, "labels": masks}
     model_input = batch_input(model, batch)
-    model_input.stacks = describe_text(tokenizer, target_tokenizer)(model_input.batch)
+    names, target_names = token_names(tokenizer), token_names(target_tokenizer)
+    model_input.stacks = describe_tokens(names, target_names)(model_input.batch)
     model_input.text, model_input.translation, model_input.is_true = text, translation, is_true
     if tokens == longest:
         model_input.text += f"\nThe model reads the first {tokens:,} tokens of it."

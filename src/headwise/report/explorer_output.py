@@ -72,6 +72,7 @@ class Outputs:
         log_probs = F.logsigmoid(logits) if is_multi_label else logits.log_softmax(-1)
         if self.targets is None:
             self.targets = self._targets(log_probs)
+        self.width = logits.size(-1)
         is_asked = self.targets != IGNORED_LABEL
         losses = -log_probs.gather(-1, self.targets.clamp(min=0).unsqueeze(-1))[:, 0]
         self.losses.append(float(losses[is_asked].mean()) if is_asked.any() else 0.0)
@@ -88,6 +89,12 @@ class Outputs:
             targets = F.pad(targets[1:], (0, 1), value=IGNORED_LABEL)
         return targets if self.is_known else predicted.where(targets != IGNORED_LABEL, targets)
 
+    def _has_token_classes(self) -> bool:
+        """Says whether the model classifies each token, instead of predicting tokens."""
+        config = self.model.config
+        labels, tokens = getattr(config, "num_labels", None), getattr(config, "vocab_size", None)
+        return self.width == labels and self.width != tokens
+
     def payload(self) -> dict[str, Any]:
         """Returns all outputs, each time that of the whole model first."""
         truth = "what is true" if self.is_known else "what the whole model says"
@@ -96,7 +103,7 @@ class Outputs:
             measure = f"Loss: squared difference to {truth}"
             return {**payload, "measure": measure, "numbers": self.numbers}
         assert self.targets is not None
-        if self.kind == "classes":
+        if self.kind == "classes" or self._has_token_classes():
             names = getattr(self.model.config, "id2label", None) or {}
         else:
             names = list(self.model_input.stacks.values())[-1].names
@@ -113,7 +120,7 @@ class Outputs:
             "over": list(self.model_input.stacks)[-1],
             "names": [names.get(token, str(token)) for token in shown_ids.tolist()],
             "ids": pack_array(page_ids.view(ids.shape).numpy(), "uint32"),
-            "shares": pack_array(shares.numpy()),
+            "shares": pack_array(shares.numpy(), "float32"),
             "true": page_targets.masked_fill(self.targets < 0, -1).tolist(),
         }
 
@@ -121,8 +128,8 @@ class Outputs:
 def pack_array(array: np.ndarray, kind: str = "root") -> dict[str, Any]:
     """Packs an array for a browser: deflated and in base64, with its shape.
 
-    Weights take a byte each, of the root of their share of the largest, so that small ones have
-    finer steps; the byte of 0 is 128. Other kinds of NumPy stay as they are.
+    Weights of attention, which are many, take a byte each, of the root of their share of the
+    largest, so that small ones have finer steps; the byte of 0 is 128. Other kinds are NumPy's.
 
     >>> pack_array(np.array([[1.0, 0.0], [0.25, 0.5]]))["shape"]
     [2, 2]

@@ -9,6 +9,7 @@ import math
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import count
 from numbers import Integral
 from pathlib import Path
 from typing import Any
@@ -50,6 +51,7 @@ _STYLE = {
 }
 _MARKERS, _DASHES = "osD^vPX*", ("-", (0, (5, 1.5)), (0, (1.5, 1.5)), (0, (5, 1.5, 1, 1.5)))
 _CELLS_WITH_NUMBERS = 300  # of a heat map
+_LONGEST_NAME = 200  # bytes of the name of a CSV; file systems take 255
 _LONG_CELL = 48  # letters of a cell whose lines are broken
 _FORMULA = re.compile(r"(?=.*([^\W\d]|[|(!=@]))[=+\-@\t\r]", re.DOTALL)  # to a spreadsheet
 
@@ -63,7 +65,7 @@ class Section:
         text: a sentence or two: what was found, and how to read it.
         table: shown below; of a cell that is a text, the lines after the first are smaller.
         figures: shown behind it.
-        pictures: title to what is shown below it: captions, each with a PNG in base64.
+        pictures: captions, each with a PNG in base64.
         more: title to a table, a text or sections, folded.
         notes: how to read tables and figures, in small type.
     """
@@ -72,7 +74,7 @@ class Section:
     text: str = ""
     table: pd.DataFrame | None = None
     figures: list[Figure] = field(default_factory=list)
-    pictures: dict[str, list[tuple[str, str]]] = field(default_factory=dict)
+    pictures: list[tuple[str, str]] = field(default_factory=list)
     more: dict[str, "pd.DataFrame | str | list[Section]"] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
 
@@ -199,14 +201,21 @@ def write_page(path: Path, title: str, summary: str, sections: Sequence[Section]
     environment.filters |= {"table": _table_html, "csv": _csv_address, "csv_name": _csv_name}
     template = environment.get_template("page.html.jinja")
     html = template.render(title=title, summary=summary.splitlines(), sections=sections)
+    written: set[str] = set()
     for section in sections:
-        for name, table in section.tables():
-            write_text(path.parent / "tables" / _csv_name(name), _csv_text(table))
+        for title, table in section.tables():
+            names = (_csv_name(title, number) for number in count(1))
+            name = next(each for each in names if each not in written)
+            written.add(name)
+            write_text(path.parent / "tables" / name, _csv_text(table))
     write_text(path, html)
 
 
-def _csv_name(title: str) -> str:
-    return (re.sub(r"[^\w.+-]+", "-", title.lower()).strip("-.")[:100] or "table") + ".csv"
+def _csv_name(title: str, number: int = 1) -> str:
+    """Returns a file name; `number` tells titles apart that are alike but for what is cut."""
+    name = re.sub(r"[^\w.+-]+", "-", title.lower()).strip("-.")
+    name = name.encode()[:_LONGEST_NAME].decode(errors="ignore") or "table"
+    return f"{name}-{number}.csv" if number > 1 else f"{name}.csv"
 
 
 # --- figures ----------------------------------------------------------------------------------

@@ -11,13 +11,16 @@ from torch import Tensor, nn
 from transformers import AutoConfig, AutoModel, PreTrainedModel, PreTrainedTokenizerFast
 
 from headwise import models
-from headwise.data.tokenizers import read_tokenizer, token_names
+from headwise.analysis.decisions import Batch, Describe, to_device
+from headwise.data.tokenizers import read_tokenizer
 from headwise.ops import IGNORED_LABEL
 from headwise.pretrained.gates import load_gates
 from headwise.pretrained.head_gates import CHILD
 from headwise.pretrained.pruning import HEADS_LEFT, load_pruned
 from headwise.tasks.scores import spread
 from headwise.tasks.task import Positions
+
+Names = Mapping[int, str] | Callable[[int], str]  # of tokens
 
 _HIDDEN_ONE_IN = 7  # one token in so many is hidden from a masked language model
 _NO_LIMIT = 10**9  # tokenizers that know no limit say 10³⁰
@@ -146,10 +149,10 @@ def text_batch(
         if name in batch and not batch[name].numel():
             raise ValueError(f"the text {text!r} has no token, expected one at least")
     device = next(model.parameters()).device
-    return with_decoder_inputs(model, {name: x.to(device) for name, x in batch.items()})
+    return with_decoder_inputs(model, to_device(batch, device))
 
 
-def with_decoder_inputs(model: Any, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
+def with_decoder_inputs(model: Any, batch: Batch) -> dict[str, Any]:
     """Adds the input of a decoder, if there is none: the labels, one position later."""
     shift = getattr(model, "prepare_decoder_input_ids_from_labels", None)
     if shift is None or "labels" not in batch or "decoder_input_ids" in batch:
@@ -172,25 +175,34 @@ def hide_words(batch: Mapping[str, Tensor], tokenizer: Any) -> dict[str, Tensor]
     return {**batch, "input_ids": ids, "labels": labels}
 
 
-def describe_text(
-    tokenizer: Any = None, target_tokenizer: Any = None
-) -> Callable[[Mapping[str, Tensor]], dict[str, Positions]]:
-    """Returns a function that names the tokens of a batch in each stack, like `Task.describe`.
+def describe_tokens(
+    names: Names = str, target_names: Names | None = None, argument: str | None = None
+) -> Describe:
+    """Returns a function that finds the tokens of a batch in each stack, like `Task.describe`.
 
-    The only stack of a model is called encoder. Without a tokenizer the names are numbers;
-    `target_tokenizer` is that of the decoder, if it has another one. A batch without tokens has
-    positions alone.
+    Args:
+        names: the name of each token, or a function that returns it; by default its number.
+        target_names: those of the decoder, if it has others.
+        argument: name of the argument with the tokens, which each batch must have. By default these
+            are the `input_ids`; a batch without any has positions alone.
     """
-    names = {} if tokenizer is None else token_names(tokenizer)
-    target_names = names if target_tokenizer is None else token_names(target_tokenizer)
 
-    def describe(batch: Mapping[str, Tensor]) -> dict[str, Positions]:
+    def describe(batch: Batch) -> dict[str, Positions]:
+        if argument and argument not in batch:
+            raise ValueError(
+                f"tokens names {argument!r}, which a batch lacks: it has {', '.join(batch)}"
+            )
+        arguments = {"encoder": argument or "input_ids", "decoder": "decoder_input_ids"}
         stacks = {}
-        if (ids := batch.get("input_ids")) is not None:
-            stacks["encoder"] = Positions(ids.shape, ids, names)
-        if (ids := batch.get("decoder_input_ids")) is not None:
-            stacks["decoder"] = Positions(ids.shape, ids, target_names)
-        batch_size, time = next(iter(batch.values())).shape[:2]
-        return stacks or {"encoder": Positions((batch_size, time))}
+        for stack, name in arguments.items():
+            if (ids := batch.get(name)) is not None:
+                known = target_names or names if stack == "decoder" else names
+                if callable(known):
+                    known = {n: str(known(n)) for n in ids.unique().tolist() if n >= 0}
+                stacks[stack] = Positions(ids.shape, ids, known)
+        if not stacks:
+            first = next(x for x in batch.values() if isinstance(x, Tensor))
+            stacks["encoder"] = Positions(first.shape[:2])
+        return stacks
 
     return describe

@@ -4,7 +4,7 @@ A finished run is evaluated again on any split, on other data, with ablations, a
 run on the same items.
 """
 
-import re
+import base64
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -99,14 +99,13 @@ def with_scores(
 
 
 def _write_outcome(outcome: Outcome, folder: Path, split: str) -> None:
-    """Writes the outcome of an evaluation, and its outputs and pictures as files of their own."""
+    """Writes the outcome of an evaluation, and its outputs and picture as files of their own."""
     path = _outcome_file(folder, split)
     suffix = path.stem.removeprefix("outcome")
     if outcome.outputs:
         write_text(folder / f"outputs{suffix}.txt", "\n".join(outcome.outputs) + "\n")
-    for number, picture in enumerate(outcome.pictures, 1):
-        name = re.sub(r"[^a-z0-9]+", "-", picture.title.lower()).strip("-")
-        write_bytes(folder / f"pictures{suffix}" / f"{number:02}-{name}.png", picture.bytes)
+    if outcome.picture is not None:
+        write_bytes(folder / f"picture{suffix}.png", base64.b64decode(outcome.picture))
     write_text(path, outcome.model_dump_json(indent=1))
 
 

@@ -8,7 +8,7 @@
     progress.json     the step of its training, for the bars of that process
     encoder/          a tokenizer or palette that a run of its comparison has from its start
     model/            the final model, with its tokenizer or palette, as transformers reads it
-    outcome*.json     the scores of each item of a split, with outputs*.txt and pictures*/
+    outcome*.json     the scores of each item of a split, with outputs*.txt and picture*.png
     result.json       the figures of the run, which is finished once this file is there
 
 A folder of a comparison has a folder for each run, `tries/SYSTEM/` with those of `--tune`,

@@ -113,9 +113,11 @@ class Classification(Task):
     @classmethod
     def clean(cls, columns: Columns, data: LabelledData, split: str) -> Columns:
         """Leaves out rows with an empty text or without a label."""
-        texts, names, by_index = columns["text"], data.classes or [], {}
+        texts, names = columns["text"], data.classes or []
+        by_index: dict[Any, str | None] = {}
         if names and not any(re.fullmatch(r"-?\d+|True|False", name) for name in names):
             by_index = {-1: None, **dict(enumerate(names))}  # -1 is no label, as on the hub
+            by_index |= {str(index): name for index, name in by_index.items()}  # of tables
         second_texts: Any = columns.get("pair", texts)
         rows: list[tuple[str, str, str]] = []
         for text, second, label in zip(texts, second_texts, columns["label"], strict=True):

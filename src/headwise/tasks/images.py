@@ -6,6 +6,7 @@ https://arxiv.org/abs/2103.00336. With x_i the colour of pixel i of n,
     p(x) = Π_i p(x_i | <bos>, x_1, ..., x_{i-1}),    bits per dimension = - log₂ p(x) / n.
 """
 
+import base64
 import io
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
@@ -35,7 +36,7 @@ from headwise.ops import IGNORED_LABEL
 from headwise.pretrained.record import record
 from headwise.recipes.recipe import Evaluation, Recipe
 from headwise.settings import LARGEST_SEED, FrozenSettings
-from headwise.tasks.scores import Outcome, Picture, Score, spread
+from headwise.tasks.scores import Outcome, Score, spread
 from headwise.tasks.task import BatchMap, Positions, PredictRequest, Task, map_batches
 from headwise.training.loss import preserve_rng_state
 
@@ -243,9 +244,8 @@ class Images(Task):
             return Outcome(scores=[score])
         real = self.palette.decode(self._spread_ids(split, evaluation.samples))
         sampled = sample_images(model, self.palette, evaluation, len(real))
-        caption = "Images of the data in the palette's colours; below them images by the model."
-        picture = Picture.from_png("Samples", image_grid([real, sampled]), caption)
-        return Outcome(scores=[score], pictures=[picture])
+        picture = base64.b64encode(image_grid([real, sampled])).decode("ascii")
+        return Outcome(scores=[score], picture=picture)
 
     def monitor(self, model: HeadwiseModel) -> dict[str, float]:
         """Returns figure 2's measure on pairs: the mean over layers, and each layer."""

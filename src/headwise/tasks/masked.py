@@ -14,12 +14,12 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from itertools import chain
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import datasets
 import numpy as np
 import torch
-from pydantic import Field, model_validator
+from pydantic import Field
 from torch import Tensor
 
 from headwise.data.encode import Columns, EncodedDataset, Item, hash_of, lengths
@@ -36,6 +36,9 @@ from headwise.tasks.task import BatchMap, Positions, PredictRequest, map_batches
 
 _BATCH_TOKENS = 4096  # tokens of a batch in evaluation
 _LINES = 32  # lines that are filled in at once
+# The shares of the predicted tokens that <mask> and a random token replace, as in BERT; the others
+# stay as they are.
+_MASKED, _RANDOM = 0.8, 0.1
 
 # --- settings -----------------------------------------------------------------------------------
 
@@ -48,24 +51,12 @@ class MaskedData(RunningTextData):
 
 
 class MaskingSettings(FrozenSettings):
-    """Which tokens are predicted, and which tokens the model reads in their place."""
+    """Which tokens are predicted."""
 
     fraction: float = Field(0.15, gt=0, le=1)
     """Share of the tokens of a sequence, special ones excluded, that are predicted."""
-    masked: float = Field(0.8, ge=0, le=1)
-    """Share of the predicted tokens that <mask> replaces."""
-    random: float = Field(0.1, ge=0, le=1)
-    """Share of the predicted tokens that a random token replaces; the rest stay as they are."""
     seed: int = Field(1, ge=0, le=LARGEST_SEED)
     """Seed of the random masks; the same for all systems and seeds of a comparison."""
-
-    @model_validator(mode="after")
-    def _check(self) -> Self:
-        if self.masked + self.random > 1 + 1e-9:  # up to rounding
-            raise ValueError(
-                f"masked is {self.masked} and random {self.random}, expected at most 1 together"
-            )
-        return self
 
 
 class MaskedEvaluation(Evaluation):
@@ -84,7 +75,7 @@ class MaskedRecipe(Recipe):
     tokenizer: TokenizerSettings = Field(default_factory=TokenizerSettings)
     """The vocabulary."""
     masking: MaskingSettings = Field(default_factory=MaskingSettings)
-    """Which tokens are hidden, and how."""
+    """Which tokens are predicted."""
     evaluation: MaskedEvaluation = Field(default_factory=MaskedEvaluation)
     """How the test split is scored."""
 
@@ -138,16 +129,16 @@ class MaskedLanguageModelling(RunningText):
         Of n words, ⌊n · fraction + u⌋ are chosen, with u uniform in [0, 1), and at least one, as in
         the code of RoBERTa. Each chosen word is replaced by the mask or by a random word, or kept.
         """
-        settings, ids = self.recipe.masking, np.array(item["input_ids"])
+        fraction, ids = self.recipe.masking.fraction, np.array(item["input_ids"])
         inputs, labels = ids.copy(), np.full_like(ids, IGNORED_LABEL)
         candidates = np.flatnonzero(self._is_word[ids])
-        number = max(1, int(len(candidates) * settings.fraction + generator.random()))
+        number = max(1, int(len(candidates) * fraction + generator.random()))
         chosen = generator.choice(candidates, min(number, len(candidates)), replace=False)
         labels[chosen] = ids[chosen]
         uniform = generator.random(len(chosen))
         words = generator.choice(self._words, len(chosen))
-        masked = uniform < settings.masked
-        replaced = ~masked & (uniform < settings.masked + settings.random)
+        masked = uniform < _MASKED
+        replaced = ~masked & (uniform < _MASKED + _RANDOM)
         inputs[chosen[masked]] = self.tokenizer.mask_token_id
         inputs[chosen[replaced]] = words[replaced]
         return {"input_ids": inputs, "labels": labels}
@@ -156,7 +147,9 @@ class MaskedLanguageModelling(RunningText):
         if split is None:
             return super().content_hash()
         # The items are sequences of tokens with masks.
-        masking = self.recipe.masking.model_dump()
+        settings = self.recipe.masking
+        shares = {"fraction": settings.fraction, "masked": _MASKED, "random": _RANDOM}
+        masking = {**shares, "seed": settings.seed}
         return hash_of(super().content_hash(split), masking, *self.cache_key)
 
     def describe(self, batch: Mapping[str, Tensor]) -> dict[str, Positions]:

@@ -232,4 +232,4 @@ class Probing(Classification):
     built_in: ClassVar = {"generated": generated_probe, "senteval": senteval}
     item_name = "sentences"
     loss_unit = "nats per sentence"
-    counted = (("encoder", 28),)  # words of the longest sentence of Conneau et al. 2018
+    stacks = (("encoder", 28),)  # words of the longest sentence of Conneau et al. 2018

@@ -10,7 +10,6 @@ alone, so that all systems and seeds are scored on the same resamples (Koehn 200
 Significance Tests for Machine Translation Evaluation*, https://aclanthology.org/W04-3250).
 """
 
-import base64
 import math
 import warnings
 from collections.abc import Callable, Iterator, Sequence
@@ -206,29 +205,13 @@ class Sample(Record):
     made: str = Field(description="Output of the model.")
 
 
-class Picture(Record):
-    """A picture for the report, as a PNG."""
-
-    title: str
-    caption: str = Field("", description="A sentence or two on the picture.")
-    png: str = Field(description="The PNG in base64.")
-
-    @classmethod
-    def from_png(cls, title: str, png: bytes, caption: str = "") -> Self:
-        return cls(title=title, caption=caption, png=base64.b64encode(png).decode("ascii"))
-
-    @property
-    def bytes(self) -> bytes:
-        return base64.b64decode(self.png)
-
-
 class Outcome(Record):
     """The result of a model on one split of the data."""
 
     scores: list[Score] = Field(min_length=1, description="The scores; the first ranks systems.")
     outputs: list[str] = []  # the text that the model wrote for each item
     samples: list[Sample] = []
-    pictures: list[Picture] = []
+    picture: str | None = None  # a PNG in base64: images of the data, below them the model's
     content_hash: str = ""  # of the items, see `Task.content_hash`
 
 

@@ -91,6 +91,9 @@ class SpeechData(Data):
     seed: int = Field(1, ge=0)
     """Seed of the excerpts, of the noise and of its levels."""
 
+    source_keys: ClassVar = (*Data.source_keys, "pattern", "speaker_pattern")
+    test_keys: ClassVar = (*source_keys, "noise", "test_noise", "snr", "level")
+
     @field_validator("noise_folder")
     @classmethod
     def _absolute_folder(cls, folder: str | None) -> str | None:
@@ -284,10 +287,12 @@ def _recording(row: Row, data: SpeechData, split: str) -> Row:
         waves = [speak(row["voice"], row["utterance"], row["seconds"], data.rate)]
         name, speaker = f"voice {row['voice']}, {row['utterance']}", str(row["voice"])
     else:
+        if len({data.columns.get(side, side) for side in ("noisy", "clean")}) == 1:
+            row = {**row, "noisy": None}  # one column of clean speech, to which noise is added
         if row["clean"] is None:
+            name = (row.get("noisy") or {}).get("path") or "a sound"
             raise SoundError(
-                f"{row['noisy']['path'] or 'a sound'} has no clean partner: give both the same "
-                f"name, or set data.pattern"
+                f"{name} has no clean partner: give both the same name, or set data.pattern"
             )
         sounds = [row[side] for side in ("noisy", "clean") if row.get(side) is not None]
         read = [read_channels(sound) for sound in sounds]

@@ -263,7 +263,7 @@ class Task(TaskData, ABC):
         evaluation: Evaluation,
         map_batches: BatchMap = map_batches,
     ) -> Outcome:
-        """Returns the scores, samples and pictures of a trained model on one split.
+        """Returns the scores, samples and picture of a trained model on one split.
 
         The model is in evaluation mode, with the ablation of `evaluation` applied.
         """

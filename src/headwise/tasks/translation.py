@@ -38,6 +38,8 @@ from headwise.training.batches import token_batches
 _SEARCH_TOKENS = 4096  # source tokens of a batch, times the beam size
 _LINES = 512  # lines that `predict` translates before it prints them
 _SAMPLES = 24  # translations in a report
+# Arguments of BLEU that decide its value, given the counts; the others decide the counts.
+_COUNT_OPTIONS = ("smooth_method", "smooth_value", "max_ngram_order", "effective_order")
 
 
 class TranslationData(Data):
@@ -313,14 +315,15 @@ def bleu_metric(options: Mapping[str, Any], language: str | None = None) -> BLEU
         language: decides the tokenisation if `tokenize` is not given.
 
     Raises:
-        ValueError: sacrebleu has no such option, or lacks a package for it.
+        ValueError: sacrebleu has no such option, cannot use it, or lacks a package for it.
     """
     code = re.split("[-_]", (language or "").lower())[0]
     arguments = {"tokenize": {"zh": "zh", "ja": "char"}.get(code, "13a"), **options}
     is_split = arguments.pop("split_compounds", False)
     try:
         metric = BLEU(**arguments)
-    except (AssertionError, ImportError, RuntimeError, TypeError, ValueError) as error:
+        metric.corpus_score(["a b c d"], [["a b d c"]])
+    except Exception as error:  # sacrebleu checks few of its arguments: errors are of any type
         raise ValueError(f"evaluation.bleu is {dict(options)}: {error}") from error
     if is_split:
         tokenize = metric.tokenizer
@@ -344,7 +347,7 @@ def bleu_and_chrf(
     (100.0, 'nrefs:1|case:mixed|eff:no|tok:13a|smooth:exp')
     """
     bleu, scores = bleu or {}, []
-    options = {name: bleu[name] for name in bleu if name.startswith("smooth_")}
+    options = {name: bleu[name] for name in bleu if name in _COUNT_OPTIONS}
     metrics = {"BLEU": (bleu_metric(bleu, language), options), "chrF": (CHRF(), {})}
     for name, (metric, arguments) in metrics.items():
         rows = metric._extract_corpus_statistics(translations, [references])
