@@ -64,7 +64,7 @@ def locked(folder: Path) -> Iterator[None]:
             f"{folder} is in use by another process: wait for it, or use another output folder"
         ) from None
     try:
-        clear_leftovers([*folder.iterdir(), *folder.glob("pictures*/*")])  # of a killed process
+        clear_leftovers(list(folder.iterdir()))  # of a killed process
         yield
     finally:
         lock.release()

@@ -27,8 +27,10 @@ _DAMAGE = (OSError, ValueError, RuntimeError, EOFError, SafetensorError, PickleE
 
 def checkpoints(folder: Path) -> list[Path]:
     """Returns the checkpoints of a run, oldest first."""
-    paths = [path for path in folder.glob("checkpoint-*") if path.name[11:].isdecimal()]
-    return sorted(paths, key=checkpoint_step)  # a user may have copied one to checkpoint-500-copy
+    # A user may have copied one to checkpoint-500-copy.
+    paths = folder.glob("checkpoint-*")
+    numbered = [p for p in paths if p.name.removeprefix("checkpoint-").isdecimal()]
+    return sorted(numbered, key=checkpoint_step)
 
 
 def checkpoint_step(checkpoint: Path) -> int:
