@@ -100,9 +100,10 @@ def test_each_form_equals_the_equations(form: str, data: Any) -> None:
 
 
 @pytest.mark.parametrize("name", NINE)
-def test_float_masks_equal_the_equations(name: str) -> None:
-    """-1e4 hides as -inf does, also from decisions; biases hide nothing, and are added up."""
+def test_masks_of_both_types_equal_the_equations(name: str) -> None:
+    """-1e4 hides as -inf and `True` do, also from decisions; biases hide nothing, and add up."""
     module, x = FORMS[name].build(), drawn(2, 3, DIM)
+    equal_to_the_loops(module, x, key_padding_mask=padding(2, 3, time=3))
     hidden = torch.zeros(2, 3, dtype=torch.float64).masked_fill(padding(2, 3, time=3), -1e4)
     equal_to_the_loops(module, x, key_padding_mask=hidden)
     biases = torch.randn(3, 3, dtype=torch.float64)

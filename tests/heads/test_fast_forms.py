@@ -13,8 +13,8 @@ import headwise as hw
 DIM, KEYS = 16, 3
 # (system, options, queries): enough of them for several chunks, and an odd number.
 LARGE = {
-    "agreement": ("agreement", {}, 3001),
-    "agreement, simple": ("agreement", {"routing": "simple"}, 3001),
+    "agreement": ("agreement", {}, 5001),
+    "agreement, simple": ("agreement", {"routing": "simple"}, 5001),
     "moa": ("moa", {"num_experts": 7, "top_k": 2}, 1501),
     "moa of many experts": ("moa", {"num_experts": 40, "top_k": 3}, 901),
     "weighted": ("weighted", {"ffn": "shared"}, 1501),
