@@ -39,9 +39,18 @@ def subject(kind, system, **options):
 @given(data=st.data(), seed=seeds)
 def test_padding(kind, system, data, seed):
     net = subject(kind, system, **data.draw(blocks(kind)))
-    source = data.draw(paddings(3, 4)) if kind == "seq2seq" else None
     padding = data.draw(paddings(3, 5, ("right",) if kind == "speech" else SIDES))
+    source = data.draw(paddings(3, 4)) if kind == "seq2seq" else None
+    if source is not None:  # each row has a source and a target
+        source[:, -1] = padding[:, -1] = False
     laws.padding_changes_nothing(net, padding, memory_padding=source, seed=seed)
+
+
+@pytest.mark.parametrize("pooling", ["first", "mean"])
+@pytest.mark.parametrize("kind", ["classifier", "regression"])
+def test_what_is_pooled_is_real(kind, pooling):
+    padding = torch.tensor([[True, True, False, False, False], [False, False, False, True, True]])
+    laws.padding_changes_nothing(subject(kind, "standard", pooling=pooling), padding)
 
 
 @pytest.mark.quick
