@@ -20,6 +20,7 @@ from headwise.models.plan import system_name
 from headwise.ops import IGNORED_LABEL
 from headwise.pretrained.record import record
 from headwise.tasks.task import Positions
+from headwise.training.loss import on_device
 
 Batch = Mapping[str, Any]  # keyword arguments of a model's forward, most of them tensors
 Describe = Callable[[Batch], Mapping[str, Positions]]
@@ -155,7 +156,7 @@ def collect(
     with record(model) as decisions, evaluating(model), torch.no_grad():
         systems_by_path = systems(model)
         for batch in batches:
-            model(**to_device(batch, device))
+            model(**on_device(batch, device))
             stacks = describe(batch) if describe else {}
             for path, routings in decisions.items():
                 stack, mask = _find_stack(model, systems_by_path[path].site, stacks, batch)
@@ -168,11 +169,6 @@ def collect(
                 break
     called = [(path, system) for path, system in systems_by_path.items() if path in calls]
     return [_join_calls(path, system, calls[path], sequences) for path, system in called]
-
-
-def to_device(batch: Batch, device: torch.device) -> dict[str, Any]:
-    """Moves the tensors of a batch to a device."""
-    return {name: x.to(device) if isinstance(x, Tensor) else x for name, x in batch.items()}
 
 
 def scaled(weights: Tensor) -> Tensor:

@@ -12,12 +12,12 @@ import torch.nn.functional as F
 from scipy.stats import t
 from torch import Tensor, nn
 
-from headwise.analysis.decisions import to_device
 from headwise.heads.attention import AttentionCall
 from headwise.models.inspect import attentions, evaluating, observe
 from headwise.ops import IGNORED_LABEL
 from headwise.pretrained.gates import with_identity_gates
 from headwise.pretrained.layouts import HeadLayout
+from headwise.training.loss import on_device
 
 Loss = Callable[[Any, Any], Tensor]
 
@@ -141,7 +141,7 @@ def item_losses(model: nn.Module, batch: Any) -> tuple[Tensor, Tensor]:
             f"a batch of data is a {type(batch).__name__} without a tensor of labels, expected a "
             f"mapping of tensors with labels, or an argument loss"
         )
-    batch = to_device(batch, next(model.parameters()).device)
+    batch = on_device(batch, next(model.parameters()).device)
     output, labels = model(**batch), batch["labels"]
     candidates = [_item_totals(output.logits, labels)]
     if labels.dim() == output.logits.dim() - 1 == 2:  # tokens: the model may shift their labels

@@ -376,7 +376,7 @@ def _compiled_checkpointed() -> Callable[..., Any]:
 
 
 def _run_compiled(*args: Any, **options: Any) -> Any:
-    """`checkpointed`, compiled; without a compiler PyTorch says so once, and it runs as it is."""
+    """Calls a compiled `checkpointed`; without a compiler PyTorch warns, and calls it as it is."""
     # By default PyTorch compiles 8 sizes and settings in a process, and runs others uncompiled.
     with torch._dynamo.config.patch(recompile_limit=256, suppress_errors=True):
         return _compiled_checkpointed()(*args, **options)

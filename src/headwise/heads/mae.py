@@ -2,7 +2,7 @@
 
 import warnings
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager
 from itertools import combinations
 from math import comb, inf
 from typing import Any, Literal, NamedTuple, Self
@@ -20,7 +20,7 @@ from headwise.heads.masks import boolean_mask
 from headwise.heads.rules import Rule, RuleSettings, TrainingProgress, UntrainedRuleWarning
 from headwise.heads.system import Routing, is_repeated
 from headwise.messages import check_choice, check_range
-from headwise.ops.layers import is_traced
+from headwise.ops.layers import is_traced, without_autocast
 from headwise.ops.replicas import is_sharded, mean_over_replicas
 
 _MEMORY_KEY = "inputs of gates"  # in the memory of a cache
@@ -190,7 +190,7 @@ def average_inputs(
         if hidden.dim() > 2:  # of each head
             hidden = hidden.reshape(len(x), -1, *hidden.shape[-2:]).all(1)
         seen = (~hidden).tril() if causal else ~hidden
-        with _without_autocast(x):
+        with without_autocast(x):
             sums = seen.to(x.dtype) @ summands
     else:
         sums = _running_sums(summands, window, inputs.cache)
@@ -216,12 +216,6 @@ def _running_sums(summands: Tensor, window: int | None, cache: AttentionCache | 
     if cache is not None:
         cache.memory[_MEMORY_KEY] = memory
     return sums[:, past.size(1) :]
-
-
-def _without_autocast(x: Tensor) -> AbstractContextManager[Any]:
-    """While this context is open, products of matrices have the dtype of their arguments."""
-    device = x.device.type
-    return nullcontext() if device == "meta" else torch.autocast(device, enabled=False)
 
 
 class _Pass:
@@ -486,7 +480,7 @@ class MixtureOfAttentiveExperts(MultiHeadAttention):
         """aⱼ of each head in a mixture: from `(..., experts)` to `(..., heads)`."""
         dropped = mixture
         if self.dropped_heads > 1:  # else an expert leaves out the head of its own number
-            with _without_autocast(mixture):
+            with without_autocast(mixture):
                 dropped = mixture @ self.left_out.to(mixture.dtype)
         return (1 - dropped) / (1 - self.dropped_heads / self.num_heads)
 

@@ -173,13 +173,14 @@ class System(nn.Module):
             return out
         self.routing_loss = None if out.routing is None else out.routing.loss
         is_watched = self.training and out.output.requires_grad and not self._is_checked
-        is_watched = is_watched and any(p.requires_grad for p in self.parameters())
         if is_watched and not torch.compiler.is_compiling() and not is_repeated():
             self._watch(out.output, self.routing_loss)
         return out
 
     def _watch(self, output: Tensor, loss: Tensor | None) -> None:
         """Warns once, after a first backward pass, of a rule or a loss that is not used."""
+        if not any(parameter.requires_grad for parameter in self.parameters()):
+            return  # what is frozen needs neither
         if "output" in self._grads_seen:  # in the call before this one
             self._is_checked = True
             name = type(self).__name__

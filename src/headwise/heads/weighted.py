@@ -349,7 +349,8 @@ class BranchedAttention(Attention):
         for ablation in () if self.training else self.ablations:
             if ablation.name in ("uniform", "random"):
                 kappa_ablation = copy.copy(ablation)
-                kappa_ablation.random_key += "" if self.merged else " kappa"
+                if not self.merged:  # else κ is α, also at random
+                    kappa_ablation.random_key += " kappa"
                 kappa = kappa_ablation.weights(kappa)
         return kappa, self.ablate_weights(alpha, alpha > 0 if self.top_k else None)
 

@@ -260,7 +260,11 @@ class LanguageModelConfig(StackConfig):
     max_length: int = 512
 
     def __post_init__(self, **kwargs: Any) -> None:
-        super().__post_init__(**_tied(kwargs, self.share_embeddings))
+        super().__post_init__(**_tied(kwargs, self.ties_weights()))
+
+    def ties_weights(self) -> bool:
+        """Whether two modules share a weight, which transformers calls tied."""
+        return self.share_embeddings
 
     def default_positions(self) -> int:
         return self.max_length
@@ -289,16 +293,16 @@ class CausalLMConfig(LanguageModelConfig):
 
     def __post_init__(self, **kwargs: Any) -> None:
         self.adaptive_cutoffs = self.adaptive_cutoffs or None  # no cutoffs: an ordinary embedding
-        if self.adaptive_cutoffs is not None:
-            kwargs.pop("tie_word_embeddings", None)  # below, whatever a file says
         super().__post_init__(**kwargs)
-        if self.adaptive_cutoffs is not None:
-            if not self.share_embeddings or self.label_smoothing:
-                raise ValueError(
-                    "the adaptive softmax (adaptive_cutoffs) shares all weights and smoothes no "
-                    "losses: leave share_embeddings and label_smoothing out"
-                )
-            self.tie_word_embeddings = False  # one module is both
+        if self.adaptive_cutoffs and (not self.share_embeddings or self.label_smoothing):
+            raise ValueError(
+                "the adaptive softmax (adaptive_cutoffs) shares all weights and smoothes no "
+                "losses: leave share_embeddings and label_smoothing out"
+            )
+
+    def ties_weights(self) -> bool:
+        # The adaptive embedding is one module, which is both.
+        return self.share_embeddings and self.adaptive_cutoffs is None
 
     def default_positions(self) -> int:
         return self.max_length + 1
@@ -468,7 +472,7 @@ def _tied(arguments: dict[str, Any], tied: bool) -> dict[str, Any]:
     given = arguments.get("tie_word_embeddings", tied)
     if given != tied:
         raise ValueError(
-            f"tie_word_embeddings is {given}, expected {tied}, as share_embeddings says: give "
-            f"share_embeddings alone"
+            f"tie_word_embeddings is {given}, expected {tied}, as the other keys say: leave it "
+            f"out, and say by share_embeddings what is shared"
         )
     return {**arguments, "tie_word_embeddings": tied}

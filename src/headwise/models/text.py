@@ -253,7 +253,10 @@ class SequenceClassifier(HeadwiseModel):
         return self.make_output(states, logits, aux_losses, total, labels, num_items_in_batch)
 
     def _pool(self, encoded: Tensor, attention_mask: Tensor | None) -> Tensor:
-        """One vector for each sequence, `(batch, embed_dim)`; padding may be on either side."""
+        """Returns the vector of each sequence, `(batch, embed_dim)`: the mean or the first token.
+
+        Padding, which may stand on either side, is in neither.
+        """
         real = torch.ones_like(encoded[..., 0]) if attention_mask is None else attention_mask
         if self.config.pooling == "first" and encoded.size(1):
             first = (real != 0).int().argmax(1)  # (batch,)

@@ -60,7 +60,7 @@ class RMSNorm(nn.RMSNorm):
 
 
 def without_autocast(x: Tensor) -> AbstractContextManager[Any]:
-    """While this context is open, autocast does not hold on the device of a tensor."""
+    """While this context is open, products on a tensor's device have the dtype of their factors."""
     device = x.device.type  # of which "meta" has no autocast
     is_autocast = not x.is_meta and torch.is_autocast_enabled(device)
     return torch.autocast(device, enabled=False) if is_autocast else nullcontext()

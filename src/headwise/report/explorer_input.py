@@ -15,7 +15,7 @@ from PIL import Image
 from rich.console import Console
 from torch import Tensor, nn
 
-from headwise.analysis.decisions import Batch, to_device
+from headwise.analysis.decisions import Batch
 from headwise.data.tokenizers import read_tokenizer, token_names
 from headwise.messages import expected_one_of
 from headwise.models.inspect import evaluating
@@ -34,6 +34,7 @@ from headwise.runs.names import MODEL
 from headwise.tasks.images import Images
 from headwise.tasks.speech import SpeechEnhancement
 from headwise.tasks.task import Positions
+from headwise.training.loss import on_device
 
 
 class Source(NamedTuple):
@@ -75,7 +76,7 @@ def batch_input(
 ) -> ModelInput:
     """Returns a batch of one sequence, without its labels in what the model reads."""
     device = next(model.parameters()).device
-    inputs = with_decoder_inputs(model, to_device(batch, device))
+    inputs = with_decoder_inputs(model, on_device(batch, device))
     sizes = {x.size(0) for x in inputs.values() if isinstance(x, Tensor)}
     if sizes != {1}:
         raise ValueError(f"the batch has {sizes} sequences, expected 1: a page shows a single one")

@@ -35,7 +35,7 @@ class Outputs:
         self.numbers: list[float] = []  # of each pass, if the output is a single one
 
     def add(self, output: Any) -> None:
-        """Adds the output of a forward pass."""
+        """Adds what the page shows of a model's output; the first is that of the whole model."""
         logits = getattr(output, "logits", None)
         values = logits if logits is not None else getattr(output, "output", output)
         values = values if isinstance(values, Tensor) else values[0]

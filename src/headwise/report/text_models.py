@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from transformers import AutoConfig, AutoModel, PreTrainedModel, PreTrainedTokenizerFast
 
 from headwise import models
-from headwise.analysis.decisions import Batch, Describe, to_device
+from headwise.analysis.decisions import Batch, Describe
 from headwise.data.tokenizers import read_tokenizer
 from headwise.ops import IGNORED_LABEL
 from headwise.pretrained.gates import load_gates
@@ -19,6 +19,7 @@ from headwise.pretrained.head_gates import CHILD
 from headwise.pretrained.pruning import HEADS_LEFT, load_pruned
 from headwise.tasks.scores import spread
 from headwise.tasks.task import Positions
+from headwise.training.loss import on_device
 
 Names = Mapping[int, str] | Callable[[int], str]  # of tokens
 
@@ -149,7 +150,7 @@ def text_batch(
         if name in batch and not batch[name].numel():
             raise ValueError(f"the text {text!r} has no token, expected one at least")
     device = next(model.parameters()).device
-    return with_decoder_inputs(model, to_device(batch, device))
+    return with_decoder_inputs(model, on_device(batch, device))
 
 
 def with_decoder_inputs(model: Any, batch: Batch) -> dict[str, Any]:

@@ -1,6 +1,6 @@
 """The loss of a model on data, and contexts in which it is computed."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
@@ -13,11 +13,18 @@ from headwise.ops import IGNORED_LABEL
 from headwise.ops.replicas import world_size
 
 
-def on_device(batch: dict[str, Tensor], device: torch.device) -> dict[str, Tensor]:
-    """Returns a batch on a device; a GPU copies it from pinned memory, without a wait."""
-    if device.type == "cuda":
-        batch = {name: x.pin_memory() if x.device.type == "cpu" else x for name, x in batch.items()}
-    return {name: x.to(device, non_blocking=True) for name, x in batch.items()}
+def on_device(batch: Mapping[str, Any], device: torch.device) -> dict[str, Any]:
+    """Returns a batch with its tensors on a device; other arguments of a model stay as they are.
+
+    A GPU copies from pinned memory, without a wait.
+    """
+
+    def moved(x: Tensor) -> Tensor:
+        to_gpu = device.type == "cuda"
+        x = x.pin_memory() if to_gpu and x.device.type == "cpu" else x
+        return x.to(device, non_blocking=to_gpu)
+
+    return {name: moved(x) if isinstance(x, Tensor) else x for name, x in batch.items()}
 
 
 def loss_and_labels(model: Any, batch: dict[str, Tensor]) -> Tensor:
