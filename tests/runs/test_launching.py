@@ -66,8 +66,10 @@ def test_runs_stop_with_the_command_however_it_ends_and_the_same_one_goes_on(
         except Interrupted:
             sys.exit(130)
 
-    starter = begun(work, tmp_path / "said")
+    said = tmp_path / "said"
+    starter = begun(work, said)
     wait_for(at_work.exists, starter)
+    wait_for(lambda: "troubled-seed1: step 3/6 loss" in said.read_text(), starter)
     run_pid = int(at_work.read_text().split()[0])
     os.kill(starter.pid, number)
     time.sleep(1)

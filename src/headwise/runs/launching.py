@@ -132,6 +132,7 @@ def _side_by_side(runs: Mapping[str, Run], launcher: Launcher, console: Console)
     ray, jobs = launcher.ray, launcher.jobs
     shares = _shares(jobs) if ray is None else [{}] * (len(runs) if jobs == 1 else jobs)
     waiting, at_work, is_stopping = list(runs), dict[str, Any](), False
+    losses_said = dict[str, Any]()  # the last of each run, where no bars show them
     with StopSignal() as signal, bars(console, transient=True) as progress:
         try:
             while at_work or (waiting and not is_stopping):
@@ -162,6 +163,10 @@ def _side_by_side(runs: Mapping[str, Run], launcher: Launcher, console: Console)
                     elif state := last_progress(runs[name].folder):
                         step, total, figures = state["step"], state["total"], format_losses(state)
                         progress.update(bar, completed=step, total=total, figures=figures)
+                        loss = state.get("eval_loss")
+                        if not console.is_terminal and loss != losses_said.get(name):
+                            losses_said[name] = loss
+                            say(console, f"{name}: step {step}/{total} {figures}")
         except BaseException:  # a second Ctrl-C, or pages that cannot be written
             for process, _, _ in at_work.values():
                 process.stop()
