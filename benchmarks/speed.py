@@ -108,7 +108,7 @@ def layers(options: argparse.Namespace) -> list[Contender]:
     sizes = {"embed_dim": dim, "num_heads": heads, "ffn_dim": hidden, "layers": 1, "dropout": 0.0}
     for name, plan in plans(options).items():
         config = hw.SequenceClassifierConfig(**sizes, attention={**plan, "layers": [0]})
-        systems = {site: by_layer[0] for site, by_layer in config.systems().items()}
+        systems = {site: by_layer[0] for site, by_layer in config.layer_specs().items()}
         layer = spread_tokens(Layer(config, systems, 0))
         system = layer.self_attention
         if system is not None and system.replaces == "attention":

@@ -21,7 +21,7 @@ from headwise.pretrained.ablate import ablated
 from headwise.recipes.recipe import load_recipe, task_class
 from headwise.runs.evaluate import read_outcome
 from headwise.runs.folder import read_model, read_result
-from headwise.training.loss import evaluation_mode, loss_and_labels
+from headwise.training.loss import loss_and_labels, undisturbed_evaluation
 
 RUNS = Path("runs/claims")
 MEASUREMENTS = 3  # of times: each differs from the others by more than its own rounds do
@@ -104,7 +104,7 @@ def describe_run(run: Path, task: Any, claims: Sequence[Claim]) -> dict[str, Any
     rows = {scores[0].name: scores[0].rows}
     for name in dict.fromkeys(["", *ablations]):
         ablation = parse_ablations([ALIASES.get(name, name)]) if name else {}
-        with ablated(model, ablation), evaluation_mode(model):
+        with ablated(model, ablation), undisturbed_evaluation(model):
             losses = [loss_and_labels(model, batch).tolist() for batch in batches]
         rows[f"loss with {name}" if name else "loss"] = losses
     start = result.history[0] if result.history else {}

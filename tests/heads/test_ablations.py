@@ -154,7 +154,7 @@ def test_a_pass_in_training_is_refused_while_a_system_is_ablated():
     layer.train()(x)
 
 
-RANDOM = ["mae", "moa", "moh", "gated", "differential", "weighted", "tim"]
+RANDOM = ["mae", "moa", "moh", "weighted", "tim"]
 
 
 @pytest.mark.parametrize("is_told", [False, True])  # where it stands, as a model tells it

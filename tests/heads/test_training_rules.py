@@ -18,7 +18,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 
 import headwise as hw
-from headwise.heads.rules import UntrainedRuleWarning
+from headwise.heads.rules import TrainingWarning
 from headwise.ops.replicas import full_tensor
 
 RATE = 0.7
@@ -433,7 +433,7 @@ def test_a_step_that_a_scaler_skips_is_none():
 
 def test_what_learns_without_its_rule_is_told_once():
     layer = build("weighted", train=True)
-    with pytest.warns(UntrainedRuleWarning, match="without its rule of training") as told:
+    with pytest.warns(TrainingWarning, match="without its rule of training") as told:
         for _ in range(2):
             layer(inputs()).output.sum().backward()
     assert len(told) == 1
@@ -459,7 +459,7 @@ def test_a_loss_that_nobody_trains_by_is_told(is_used):
 def test_a_training_that_goes_on_is_told_once():
     layer = build("weighted", train=True)
     _, optimizer = attached(layer)
-    with pytest.warns(UntrainedRuleWarning, match="after total_steps=2") as told:
+    with pytest.warns(TrainingWarning, match="after total_steps=2") as told:
         for _ in range(4):
             optimizer.step()
     assert len(told) == 1
@@ -662,7 +662,7 @@ def test_transformers_trainer_goes_on_as_if_it_had_not_stopped(attention, tmp_pa
 
 def test_smoothed_labels_of_the_trainer_lose_no_loss_in_silence(tmp_path):
     """Those of the config keep it."""
-    with pytest.warns(UntrainedRuleWarning, match="is in no loss"):
+    with pytest.warns(TrainingWarning, match="is in no loss"):
         trainer(language_model("moa"), tmp_path, max_steps=2, label_smoothing_factor=0.1).train()
 
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from support.tiny_models import KINDS, PLANS, blocks, inputs, labels, model, systems_of
 
 import headwise as hw
-from headwise.models.inspect import attentions, observe
+from headwise.models.inspect import find_attentions, observe
 
 AUTO = {
     "causal": transformers.AutoModelForCausalLM,
@@ -117,5 +117,5 @@ def test_layers_computed_twice_learn_the_same(kind, system):
         gradients = [parameter.grad for parameter in net.parameters()]
         results.append([loss.detach(), torch.rand(1), *gradients, *net.buffers()])
     torch.testing.assert_close(results[1], results[0])
-    paths = [*attentions(plain)]
+    paths = [*find_attentions(plain)]
     assert sorted(observed) == sorted(2 * paths)

@@ -11,7 +11,7 @@ from support.architectures import attentions, build, labelled, refused, tokens, 
 from torch import nn
 
 import headwise as hw
-from headwise.models.inspect import attentions as attentions_of
+from headwise.models.inspect import find_attentions as attentions_of
 
 
 def losses(model, batch):

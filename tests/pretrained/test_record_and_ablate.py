@@ -22,7 +22,7 @@ from support.architectures import (
 from support.reference import gate as gate_by_hand
 
 import headwise as hw
-from headwise.models.inspect import systems
+from headwise.models.inspect import find_systems
 from headwise.pretrained.gates import with_identity_gates
 from headwise.pretrained.record import capture_attention_weights
 
@@ -89,7 +89,7 @@ def test_heads_are_ablated_and_recorded_while_a_model_generates(name):
             assert rows["weight"].tolist() == weights[real].float().flatten().tolist()
     (first, *_), last = next(iter(decisions.values())), list(decisions)[-1]
     assert torch.equal(first.padding, mask) and first.weights.size(2) == 4
-    assert systems(model)[last].layer == 1
+    assert find_systems(model)[last].layer == 1
 
 
 @pytest.mark.parametrize("plan", ["mae", {"system": "moa", "size": "2K4E8D"}])
@@ -168,7 +168,7 @@ def test_decisions_scale_what_each_head_reads(name, system):
     # Eager attention has its softmax in float32.
     assert_near(noted["output"][real].float(), expected[real].float())
     if system == "mae":  # decides by the mean of what is real, of a decoder up to each position
-        p = {k: v.double() for k, v in systems(model)[system_path].state_dict().items()}
+        p = {k: v.double() for k, v in find_systems(model)[system_path].state_dict().items()}
         for row, position in real.nonzero().tolist():
             last = position + 1 if name in DECODERS else 5
             hidden = noted["hidden"][row, :last][real[row, :last]].double()

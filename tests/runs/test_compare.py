@@ -159,7 +159,7 @@ def test_the_history_of_a_run_has_a_row_for_each_step_at_which_something_was_rec
 
 def test_what_systems_decide_is_followed_over_the_training(recipe, tmp_path):
     headwise("train", recipe, "--system", "gated", "--output", tmp_path / "run",
-           "--set", "training.snapshots=true", *OWN_CODE)  # fmt: skip
+           "--set", "training.record_decisions=true", *OWN_CODE)  # fmt: skip
     document = json.loads((tmp_path / "run" / "result.json").read_text())
     assert set(document["units"].values()) == {"head"}
     (place, *_), rows = document["units"], document["history"]

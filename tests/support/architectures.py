@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from transformers import DynamicCache, EncoderDecoderCache
 
 import headwise as hw
-from headwise.models.inspect import systems
+from headwise.models.inspect import find_systems
 from headwise.testing.laws import Batch, Result
 
 logging.getLogger("transformers").setLevel(logging.ERROR)
@@ -281,7 +281,7 @@ class Pretrained:
         with hw.record(self.module) as decisions:
             output = self.module(**self.arguments(batch, padding, cache)).logits
         stack = "decoder" if self.name in PAIRS else ""  # the source has other positions
-        sites = {path: system.site for path, system in systems(self.module).items()}
+        sites = {path: system.site for path, system in find_systems(self.module).items()}
         routings = [r for path, passes in decisions.items() if stack in sites[path] for r in passes]
         losses = [routing.loss for routing in routings if routing.loss is not None]
         loss = torch.stack(losses).sum() if losses else None

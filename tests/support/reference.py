@@ -276,7 +276,7 @@ def gated(p, query, key, value, module, **masks) -> tuple[Tensor, Tensor]:
 
 
 def differential(p, query, key, value, module, **masks) -> tuple[Tensor, Tensor]:
-    """Σⱼ (oⱼ − σ(λⱼ(x)) o′ⱼ) Wⱼ, where o′ⱼ reads with the second query, and σ(λⱼ(x))."""
+    """Σⱼ (oⱼ − σ(λⱼ(x)) o′ⱼ) Wⱼ, where o′ⱼ reads with the second query, and 1 − σ(λⱼ(x))."""
     second = {**p, "q_proj.weight": p["second_q_proj.weight"]}
     if "second_q_proj.bias" in p:
         second["q_proj.bias"] = p["second_q_proj.bias"]
@@ -286,7 +286,7 @@ def differential(p, query, key, value, module, **masks) -> tuple[Tensor, Tensor]
         outputs = [head_outputs(maps, *inputs, **masks) for maps in (p, second)]
         shares = [sigmoid(row @ query[b, t]) for row in p["lambda_proj.weight"]]
         parts = (o - share * other for o, other, share in zip(*outputs, shares, strict=True))
-        return sum(parts) + output_bias(p), torch.stack(shares)
+        return sum(parts) + output_bias(p), 1 - torch.stack(shares)
 
     return over_queries(query, compute)
 

@@ -65,7 +65,7 @@ def write_world(folder: Path) -> Path:
         "classification",
         folder,
         data={"files": files, "max_length": MAX_LENGTH},
-        training=training | {"batch_tokens": BATCH_TOKENS, "snapshots": False},
+        training=training | {"batch_tokens": BATCH_TOKENS, "record_decisions": False},
         systems={
             "standard": {},
             "gated": {"model": {"attention": "gated"}},

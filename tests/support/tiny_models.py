@@ -9,7 +9,7 @@ from torch import Tensor, nn
 import headwise as hw
 
 # The one name that is not public: the walk over a model that finds its systems.
-from headwise.models.inspect import systems
+from headwise.models.inspect import find_systems
 from headwise.testing.laws import Batch, Result
 
 VOCABULARY, PAD, START, END, CLASSES, BINS = 23, 0, 1, 2, 3, 9
@@ -114,7 +114,7 @@ def model(kind: str, system: Any = "standard", *, seed: int = 0, **options: Any)
 
 def systems_of(network: nn.Module) -> dict[tuple[str, int], nn.Module]:
     """The system at each site and layer of a model."""
-    return {(system.site, system.layer): system for system in systems(network).values()}
+    return {(system.site, system.layer): system for system in find_systems(network).values()}
 
 
 def tokens(*shape: int, seed: int = 0) -> Tensor:
@@ -179,7 +179,7 @@ class ModelSubject:
             routing.weights
             for path, passes in recorded.items()
             for routing in passes
-            if self.kind != "seq2seq" or systems(self.module)[path].site != "encoder_self"
+            if self.kind != "seq2seq" or find_systems(self.module)[path].site != "encoder_self"
         ]
         return Result(out.logits, decisions, out.auxiliary_loss)
 

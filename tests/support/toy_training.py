@@ -141,7 +141,7 @@ def train(
             Batches(items, collate, training.batch_tokens, seed=seed, **share)
             for items, seed in zip(parts, (training.seed, None), strict=True)
         )
-        freeze_all_but(network, training.train)
+        freeze_all_but(network, training.trainable)
         trainer = (network, *batches, training, folder, accelerator)
         run = Trainer(*trainer, console=console, measure=measure).fit()
         if accelerator.is_main_process and not (folder / "model").is_dir():

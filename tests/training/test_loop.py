@@ -13,7 +13,7 @@ from support import toy_training as toy
 from torch import Tensor
 
 import headwise as hw
-from headwise.models.inspect import layer_label, systems
+from headwise.models.inspect import find_systems, layer_label
 from headwise.training.console import StopSignal, last_progress
 
 SMOOTHING = 0.1  # of the models' configuration, in training alone
@@ -198,7 +198,9 @@ def test_what_is_not_trained_stays_to_the_bit(tmp_path, part):
     learning = [] if part == "nothing" else hw.gate_parameters(model)
     learning = [*learning, *(hw.output_parameters(model) if part == "gates+output" else [])]
     before = {name: weight.clone() for name, weight in model.state_dict().items()}
-    run = toy.train(tmp_path, model, train=part, max_steps=3, final_model="last", weight_decay=0.1)
+    run = toy.train(
+        tmp_path, model, trainable=part, max_steps=3, final_model="last", weight_decay=0.1
+    )
     after = run.model.state_dict()
     changed = {name for name in before if not torch.equal(before[name], after[name])}
     assert changed == {names[id(parameter)] for parameter in learning}
@@ -320,7 +322,7 @@ def test_training_goes_on_as_if_nobody_measured(tmp_path):
 
 def test_what_a_rule_follows_is_recorded_of_each_unit(tmp_path):
     run = toy.train(tmp_path, toy.model("weighted"))
-    by_path = systems(run.model).items()
+    by_path = find_systems(run.model).items()
     places = {layer_label(path, system) for path, system in by_path if system.rule is not None}
     followed = [row for row in run.history if any(key.startswith("alpha") for key in row)]
     assert followed[0]["step"] == 0 and followed[-1]["step"] == run.steps

@@ -33,7 +33,7 @@ SCENARIOS: dict[str, tuple[Any, dict[str, Any], dict[str, Any]]] = {
         {"norm": "pre", "share_embeddings": "none"},
     ),
     "weights on a simplex": ("weighted", {}, {}),
-    "nothing": ("weighted", {"train": "nothing"}, {}),
+    "nothing": ("weighted", {"trainable": "nothing"}, {}),
     "stopped early": (
         "standard",
         {"max_steps": 7, "evaluate_every": 1, "patience": 1, **NESTEROV},
@@ -186,7 +186,7 @@ def test_a_divided_model_takes_the_steps_of_a_whole_one(alone, tmp_path):
 @pytest.mark.nightly
 def test_a_divided_model_learns_in_part(tmp_path):
     """What is frozen stays as it is, and gates that rules move apart do move."""
-    options = {**LAST, "train": "gates", "rules": {"mae": G_STEPS}}
+    options = {**LAST, "trainable": "gates", "rules": {"mae": G_STEPS}}
 
     def work() -> list[Any]:
         runs = [

@@ -22,7 +22,7 @@ from headwise.analysis.statistics import Scores, holm, paired_change
 from headwise.heads.ablation import ablation_option
 from headwise.heads.system import System
 from headwise.messages import check_choice
-from headwise.models.inspect import evaluating, layer_label, systems
+from headwise.models.inspect import eval_mode, find_systems, layer_label
 from headwise.models.modeling import HeadwiseModel
 from headwise.pretrained.ablate import ablated, check_ablations
 from headwise.pretrained.gates import with_identity_gates
@@ -93,7 +93,7 @@ def ablate(
         (4, 'size', dict_keys(['head']))
     """
     check_choice(level=(level, ("none", "model", "units")))
-    with preserve_rng_state(), with_identity_gates(model), evaluating(model):
+    with preserve_rng_state(), with_identity_gates(model), eval_mode(model):
         ablations = _ablations(model, level)
         if not ablations:
             return pd.DataFrame(columns=_COLUMNS)
@@ -218,7 +218,7 @@ def count_parts(system: Any, part: str) -> int:
 def _ablations(model: nn.Module, level: Level) -> list[_Ablation]:
     """Lists the ablations: first those of all systems of a kind, then those of a single unit."""
     kinds: dict[Any, dict[str, Any]] = {}
-    for path, system in systems(model).items():
+    for path, system in find_systems(model).items():
         if system.num_units > 1:
             kind = type(system), system.unit, system.supported_ablations
             kinds.setdefault(kind, {})[path] = system
@@ -236,7 +236,7 @@ def _ablations(model: nn.Module, level: Level) -> list[_Ablation]:
                 whole_kinds += [_Ablation(name, unit, {option: k}, alike) for k in top_k]
     single_units = [
         _Ablation(f"without-{part}", part, {part: number}, {path: system}, path)
-        for path, system in systems(model).items()
+        for path, system in find_systems(model).items()
         for part in removable_parts(system)
         for number in range(count_parts(system, part))
     ]

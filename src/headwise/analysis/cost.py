@@ -14,7 +14,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils.flop_counter import FlopCounterMode
 
 from headwise.models.config import TransformerConfig
-from headwise.models.inspect import systems
+from headwise.models.inspect import find_systems
 from headwise.models.modeling import HeadwiseModel
 from headwise.models.speech import SpeechEnhancer
 from headwise.models.text import CausalLM, MaskedLM, Seq2SeqLM, SequenceClassifier
@@ -123,7 +123,7 @@ class _AttentionMacs(TorchFunctionMode):
 
 def _count_by_part(model: nn.Module) -> Parameters:
     parts: dict[Tensor, str] = {}
-    for system in systems(model).values():
+    for system in find_systems(model).values():
         for name, parameter in system.named_parameters():
             is_routing = name.startswith(system.routing_parameters)
             parts[parameter] = "routing" if is_routing else "attention"

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from headwise.heads.system import Routing, System
-from headwise.models.inspect import evaluating, layer_label, systems
+from headwise.models.inspect import eval_mode, find_systems, layer_label
 from headwise.models.plan import system_name
 from headwise.ops import IGNORED_LABEL
 from headwise.pretrained.record import record
@@ -153,8 +153,8 @@ def collect(
     calls: dict[str, list[_Call]] = defaultdict(list)  # by the path of a system
     decided_on: Counter[str] = Counter()  # positions, by the path of a system
     sequences = 0
-    with record(model) as decisions, evaluating(model), torch.no_grad():
-        systems_by_path = systems(model)
+    with record(model) as decisions, eval_mode(model), torch.no_grad():
+        systems_by_path = find_systems(model)
         for batch in batches:
             model(**on_device(batch, device))
             stacks = describe(batch) if describe else {}

@@ -13,7 +13,7 @@ from scipy.stats import t
 from torch import Tensor, nn
 
 from headwise.heads.attention import AttentionCall
-from headwise.models.inspect import attentions, evaluating, observe
+from headwise.models.inspect import eval_mode, find_attentions, observe
 from headwise.ops import IGNORED_LABEL
 from headwise.pretrained.gates import with_identity_gates
 from headwise.pretrained.layouts import HeadLayout
@@ -104,8 +104,8 @@ def head_importance(
         8
     """
     importance: dict[str, list[Tensor]] = defaultdict(list)  # of each attention (items, heads)
-    with with_identity_gates(model, layouts), evaluating(model):
-        attentions_by_path = attentions(model)
+    with with_identity_gates(model, layouts), eval_mode(model):
+        attentions_by_path = find_attentions(model)
         if not attentions_by_path:
             raise ValueError(f"model is a {type(model).__name__} without a known attention")
         for batch in [data] if isinstance(data, Mapping) else data:

@@ -33,7 +33,7 @@ class RunResult(_Trained):
     system: str
     seed: int
     parameters: int
-    # How many of the parameters learned, see `training.train`; None stands for all of them.
+    # How many of the parameters learned, see `training.trainable`; None stands for all of them.
     trained_parameters: int | None = None
     macs: int  # multiply-accumulates of one forward pass, see macs_lengths
     # Number of positions in that pass, by `encoder` and `decoder`; a model with one of them has
@@ -114,10 +114,8 @@ def decision_history(history: Sequence[Mapping[str, float]]) -> pd.DataFrame:
             kind, place, line = name_parts(name) or ("", "", "")
             if kind == "entropy":
                 even = record.get(f"even {name}", 0.0)
-                rows.append(
-                    (record["step"], EVEN_ENTROPY, place, line, value / even if even else 1.0)
-                )
-            elif kind in ("share", "kappa", "alpha", "explained"):
+                kind, value = EVEN_ENTROPY, value / even if even else 1.0
+            if kind not in ("", "even entropy"):
                 rows.append((record["step"], kind, place, line, value))
     return pd.DataFrame(rows, columns=["step", "kind", "place", "line", "value"])
 
@@ -130,11 +128,11 @@ def name_parts(name: str) -> tuple[str, str, str] | None:
 
     >>> name_parts("share encoder_self.2/5"), name_parts("even entropy blocks.0")
     (('share', 'encoder_self.2', '5'), ('even entropy', 'blocks.0', ''))
+    >>> name_parts("eval_loss")
     """
     whole, _, line = name.partition("/")
     kind, _, place = whole.rpartition(" ")
-    kinds = ("entropy", "even entropy", "share", "explained", "kappa", "alpha")
-    return (kind, place, line) if kind in kinds else None
+    return (kind, place, line) if kind else None
 
 
 def versions() -> dict[str, str]:

@@ -14,7 +14,7 @@ from typing import Any, Self
 import torch
 from torch import Tensor
 
-from headwise.models.inspect import systems
+from headwise.models.inspect import find_systems
 from headwise.models.modeling import HeadwiseModel
 from headwise.models.plan import system_class
 from headwise.tasks.scores import Record
@@ -110,7 +110,7 @@ def _ratios(seconds: Mapping[str, Sequence[float]]) -> dict[str, OverRounds]:
 
 def _attach_rules(model: HeadwiseModel, settings: Mapping[str, Any]) -> TrainingRules:
     """Makes the rules of a model, with which its systems compute as in training."""
-    kinds = {type(system).rule for system in systems(model).values()}
+    kinds = {type(system).rule for system in find_systems(model).values()}
     held = {name: each for name, each in settings.items() if system_class(name).rule in kinds}
     rules = TrainingRules(model, total_steps=1_000_000, settings=held)
     rules.attach(torch.optim.SGD(rules.parameter_groups(lr=0.0)))

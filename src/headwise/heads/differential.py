@@ -5,7 +5,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from headwise.heads.ablation import ablations_of
+from headwise.heads.ablation import HEADS
 from headwise.heads.attention import AttentionInputs, MultiHeadAttention, draw_linear
 from headwise.heads.system import Routing
 
@@ -29,19 +29,20 @@ class DifferentialAttention(MultiHeadAttention):
         embed_dim, options: as in `MultiHeadAttention`, which has the same options.
 
     Shape:
-        As `MultiHeadAttention`. `routing.weights` is σ(λ(x)), `(batch, queries, heads)`: between 0
-        and 1, and no distribution. Attention weights are those of the difference: they may be
-        negative, and a row sums to 1 - σ(λᵢ(x)). `lambda_proj.weight` is `(heads, embed_dim)`.
+        As `MultiHeadAttention`. `routing.weights` is 1 - σ(λ(x)), `(batch, queries, heads)`: what
+        is left of a head's attention, between 0 and 1, and no distribution. Attention weights are
+        those of the difference: they may be negative, and a row sums to 1 - σ(λᵢ(x)).
+        `lambda_proj.weight` is `(heads, embed_dim)`.
 
     Example:
         >>> attention = DifferentialAttention(embed_dim=32, num_heads=4)
         >>> out = attention(torch.randn(2, 5, 32), need_weights=True)
-        >>> torch.allclose(out.weights.sum(-1), 1 - out.routing.weights.transpose(1, 2))
+        >>> torch.allclose(out.weights.sum(-1), out.routing.weights.transpose(1, 2))
         True
     """
 
     routing_parameters = ("lambda_proj",)
-    supported_ablations = ablations_of("head")
+    supported_ablations = ("uniform", *HEADS)  # as of gates
 
     def __init__(self, embed_dim: int, num_heads: int, **options: Any) -> None:
         super().__init__(embed_dim, num_heads, **options)
@@ -75,10 +76,10 @@ class DifferentialAttention(MultiHeadAttention):
         second = self.norm_and_rotate(second, self.q_norm, inputs.rotary)
         logits = self.lambda_proj(inputs.query)  # (batch, queries, heads)
         # Float32 at least: bf16 has no numbers between 1 and 1 - 1/256.
-        shares = torch.sigmoid(logits.to(torch.promote_types(logits.dtype, torch.float32)))
-        shares = self.ablate_weights(shares)
-        parts = (first, second, shares.transpose(1, 2).unsqueeze(-1))
-        return torch.cat([part.to(first.dtype) for part in parts], dim=-1), k, v, shares
+        weights = 1 - torch.sigmoid(logits.to(torch.promote_types(logits.dtype, torch.float32)))
+        weights = self.ablate_weights(weights)
+        parts = (first, second, (1 - weights).transpose(1, 2).unsqueeze(-1))
+        return torch.cat([part.to(first.dtype) for part in parts], dim=-1), k, v, weights
 
     def _split(self, q: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         first, second, share = q.split([self.head_dim, self.head_dim, 1], dim=-1)

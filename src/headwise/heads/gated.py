@@ -5,7 +5,7 @@ from typing import Any, Literal, Self
 import torch
 from torch import Tensor, nn
 
-from headwise.heads.ablation import ablations_of
+from headwise.heads.ablation import HEADS
 from headwise.heads.attention import AttentionInputs, MultiHeadAttention
 from headwise.heads.system import Routing
 from headwise.messages import check_choice
@@ -48,7 +48,7 @@ class GatedAttention(MultiHeadAttention):
     """
 
     routing_parameters = ("gate_proj", "gate_logits")
-    supported_ablations = ablations_of("head")
+    supported_ablations = ("uniform", *HEADS)  # others keep a sum, which gates do not have
 
     def __init__(
         self,

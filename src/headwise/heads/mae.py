@@ -17,7 +17,7 @@ from headwise.heads.ablation import ablations_of
 from headwise.heads.attention import AttentionInputs, MultiHeadAttention, draw_linear
 from headwise.heads.cache import AttentionCache
 from headwise.heads.masks import boolean_mask
-from headwise.heads.rules import Rule, RuleSettings, TrainingProgress, UntrainedRuleWarning
+from headwise.heads.rules import Rule, RuleSettings, TrainingProgress, TrainingWarning
 from headwise.heads.system import Routing, is_repeated
 from headwise.messages import check_choice, check_range
 from headwise.ops.layers import is_traced, without_autocast
@@ -101,7 +101,7 @@ class BlockCoordinateDescent(Rule):
         if all(gate.grad is None for gate in learning):
             problem = "no gate learns in this G step, since none is in the graph of the loss"
             advice = "compute it with gradients, and checkpoint with use_reentrant=False"
-            warnings.warn(f"{problem}: {advice}", UntrainedRuleWarning, stacklevel=3)
+            warnings.warn(f"{problem}: {advice}", TrainingWarning, stacklevel=3)
         self.update_gates()
 
     def _add_gradients(self, loss: Tensor, learning: list[nn.Parameter]) -> None:

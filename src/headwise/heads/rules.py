@@ -13,8 +13,8 @@ from headwise.messages import expected_one_of
 from headwise.settings import Settings
 
 
-class UntrainedRuleWarning(UserWarning):
-    """A system is trained otherwise than its paper says."""
+class TrainingWarning(UserWarning):
+    """A system is trained otherwise than its paper says: without its rule, or without its loss."""
 
 
 class TrainingProgress(NamedTuple):
@@ -126,5 +126,8 @@ class Rule:
         """The optimizer has taken its step."""
 
     def record(self) -> dict[str, dict[str, list[float]]]:
-        """Values to log: from the path of a system to a name to a number for each unit."""
+        """Values to log: from the path of a system to a name to a number for each unit.
+
+        A name is none of `share`, `entropy` and `explained`, which are measured of all systems.
+        """
         return {}

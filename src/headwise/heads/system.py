@@ -11,7 +11,7 @@ from torch.nn.modules.module import register_module_module_registration_hook
 from torch.utils.module_tracker import ModuleTracker
 
 from headwise.heads.ablation import Ablation
-from headwise.heads.rules import Rule, UntrainedRuleWarning
+from headwise.heads.rules import Rule, TrainingWarning
 
 
 class Routing(NamedTuple):
@@ -75,7 +75,7 @@ class System(nn.Module):
         layers: the layers that have the system if a plan names none: `"all"`, `"low"` (the first
             two), or `"middle"` (all but the first two and the last).
         routing_parameters: prefixes of the names of parameters that decide how heads are combined;
-            `training.train: gates` trains these parameters alone.
+            `training.trainable: gates` trains these parameters alone.
         output_parameters: prefixes of parameters that map the heads to the width of the model.
         no_decay: prefixes of parameters without weight decay; biases, scalars, vectors and norms
             never have it.
@@ -189,14 +189,14 @@ class System(nn.Module):
                     f"{name} learns without its rule of training, {self.rule.__name__}: make the "
                     f"optimizer by rules = headwise.TrainingRules(model, total_steps=...); with "
                     f"transformers' Trainer, use headwise.RulesMixin (docs/in-your-model.md)",
-                    UntrainedRuleWarning,
+                    TrainingWarning,
                     stacklevel=3,
                 )
             if "loss" not in self._grads_seen and loss is not None and loss.requires_grad:
                 warnings.warn(
                     f"the loss that {name} adds (for balance) is in no loss that is trained by: "
                     f"add headwise.auxiliary_loss(model) to yours before backward()",
-                    UntrainedRuleWarning,
+                    TrainingWarning,
                     stacklevel=3,
                 )
             return

@@ -145,7 +145,7 @@ class TransformerConfig(PreTrainedConfig):
         """How many learned positions the model has if `max_positions` is not given."""
         return 512  # as BERT
 
-    def systems(self) -> dict[str, list[LayerSpec]]:
+    def layer_specs(self) -> dict[str, list[LayerSpec]]:
         """The system of each layer at each site, as the plan says."""
         return layer_specs(self.attention, self.depths())
 
@@ -209,7 +209,7 @@ class TransformerConfig(PreTrainedConfig):
 
     def check_systems(self) -> None:
         """Builds each system of the plan once, without weights, to see that it fits."""
-        for site, specs in self.systems().items():
+        for site, specs in self.layer_specs().items():
             for spec in {repr(spec): spec for spec in specs}.values():
                 with torch.device("meta"):
                     system = build_system(spec, self, site, 0)

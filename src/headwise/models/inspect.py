@@ -1,7 +1,4 @@
-"""Finding the systems of a model, and observing what the heads of its attentions compute.
-
-`headwise.pretrained.record` and `headwise.pretrained.ablate` build on it.
-"""
+"""Finding the systems of a model, and observing what the heads of its attentions compute."""
 
 import re
 import sys
@@ -20,8 +17,8 @@ from headwise.heads.system import System
 _HEAD_GATE_PATH = re.compile(r"(^|\.)head_gates\..*")
 
 
-def systems(model: nn.Module) -> dict[str, System]:
-    """All systems of a model by their paths, in the order in which they stand.
+def find_systems(model: nn.Module) -> dict[str, System]:
+    """All systems of a model by their paths, in the order of the model's modules.
 
     Each knows its `site` and `layer`, if a model of headwise holds it. Parts of a system, such as
     the attentions of TIM, are not listed. A system over the heads of an attention of transformers
@@ -29,7 +26,7 @@ def systems(model: nn.Module) -> dict[str, System]:
 
     >>> import headwise as hw
     >>> layers = nn.ModuleDict({"first": hw.MultiHeadAttention(8, 2), "norm": nn.LayerNorm(8)})
-    >>> list(systems(layers))
+    >>> list(find_systems(layers))
     ['first']
     """
     systems_by_path: dict[str, System] = {}
@@ -41,7 +38,7 @@ def systems(model: nn.Module) -> dict[str, System]:
     return systems_by_path
 
 
-def attentions(model: nn.Module) -> dict[str, Attention]:
+def find_attentions(model: nn.Module) -> dict[str, Attention]:
     """All attentions of a model by their paths, also those that are parts of a system."""
     return {
         _HEAD_GATE_PATH.sub("", path): module
@@ -59,7 +56,7 @@ def layer_label(path: str, system: Any) -> str:
 def observe(model: nn.Module, function: Callable[[str, AttentionCall], None]) -> Iterator[None]:
     """While this context is open, a function sees what the heads of each attention read.
 
-    Compiled models run as they are written meanwhile. Whoever keeps what is read detaches it.
+    Compiled models run uncompiled meanwhile. Detach the tensors that you keep.
 
     Args:
         model: any module that holds attentions of headwise or of your own.
@@ -77,7 +74,7 @@ def observe(model: nn.Module, function: Callable[[str, AttentionCall], None]) ->
         ...     y = layer(torch.randn(3, 5, 16)).output
         first (3, 2, 5, 8) (3, 2, 5, 5)
     """
-    attentions_by_path = attentions(model)
+    attentions_by_path = find_attentions(model)
     if not attentions_by_path:
         raise ValueError(
             f"model is a {type(model).__name__} without any attention of headwise, expected at "
@@ -91,7 +88,7 @@ def observe(model: nn.Module, function: Callable[[str, AttentionCall], None]) ->
 
 
 @contextmanager
-def evaluating(model: nn.Module) -> Iterator[None]:
+def eval_mode(model: nn.Module) -> Iterator[None]:
     """A model is in evaluation mode meanwhile; afterwards each module is as it was before."""
     # Each module by itself: parts of a model in training may be in evaluation.
     training = [module for module in model.modules() if module.training]

@@ -231,9 +231,9 @@ class HeadwiseModel(PreTrainedModel):
         if name and not issubclass(system_class(name), MultiHeadAttention):
             raise ValueError(f"{name} cannot start from a trained model: {advice}")
         model = copy.deepcopy(self)
-        config, old_specs = model.config, model.config.systems()
+        config, old_specs = model.config, model.config.layer_specs()
         config.attention = copy.deepcopy(attention)  # type: ignore[assignment]
-        new_specs = config.systems()
+        new_specs = config.layer_specs()
         for path, old in list(model.named_modules()):
             site, layer = getattr(old, "site", ""), getattr(old, "layer", 0)
             if not site or (spec := new_specs[site][layer]) == old_specs[site][layer]:
@@ -343,7 +343,9 @@ class Stack(HeadwiseModel):
             self.positions = nn.Embedding(config.max_positions, width)
         has_norm = vocab_size and config.embedding_norm
         self.embedding_norm = make_norm(*norm) if has_norm else nn.Identity()
-        by_site = {s: specs for s, specs in config.systems().items() if s.startswith(f"{name}_")}
+        by_site = {
+            s: specs for s, specs in config.layer_specs().items() if s.startswith(f"{name}_")
+        }
         self.layers: Any = nn.ModuleList(
             Layer(config, dict(zip(by_site, specs, strict=True)), index)
             for index, specs in enumerate(zip(*by_site.values(), strict=True))

@@ -91,7 +91,7 @@ def freeze_all_but(model: nn.Module, trainable: str) -> None:
         groups.append(output_parameters(model))
     if not all(groups):
         raise ValueError(
-            f"training.train is {trainable!r}, but no system of the model has parameters that "
+            f"training.trainable is {trainable!r}, but no system of the model has parameters that "
             f"decide how its heads are combined, or none names its output projections "
             f"(System.output_parameters): choose another system in model.attention, or train all"
         )

@@ -9,7 +9,7 @@ from torch import nn
 from headwise.heads.ablation import Ablation, check_ablation
 from headwise.heads.system import System
 from headwise.messages import cut, did_you_mean
-from headwise.models.inspect import systems
+from headwise.models.inspect import find_systems
 from headwise.models.plan import system_class, system_name
 from headwise.pretrained.gates import with_identity_gates
 from headwise.pretrained.layouts import HeadLayout
@@ -59,7 +59,7 @@ def ablated(
     """
     with ExitStack() as stack:
         stack.enter_context(with_identity_gates(model, layouts))
-        by_path = systems(model)
+        by_path = find_systems(model)
         for system, ablation in _resolve_ablations(by_path, where, name, options):
             if not system.site:  # its layer is unknown, and each layer draws for itself
                 ablation.random_key += str([*by_path.values()].index(system))

@@ -17,7 +17,7 @@ from transformers.pytorch_utils import Conv1D
 from headwise.files import written_whole
 from headwise.heads.attention import MultiHeadAttention
 from headwise.messages import check_choice
-from headwise.models.inspect import forget_compiled, run_as_written, systems
+from headwise.models.inspect import find_systems, forget_compiled, run_as_written
 from headwise.models.plan import SYSTEMS, plan_options, system_class, system_name
 from headwise.pretrained.head_gates import CHILD, ForwardContext, HeadGates, hook_losses, unhook
 from headwise.pretrained.layouts import AttentionModule, HeadLayout, find_attentions
@@ -225,7 +225,7 @@ def with_identity_gates(
     Raises:
         ValueError: the model holds no system, and no attention whose heads are known.
     """
-    if systems(model):
+    if find_systems(model):
         yield
         return
     attentions = find_attentions(model, layouts)

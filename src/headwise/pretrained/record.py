@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from headwise.heads.cache import AttentionCache
 from headwise.heads.system import AttentionOutput, Routing, is_repeated
-from headwise.models.inspect import run_as_written, systems
+from headwise.models.inspect import find_systems, run_as_written
 from headwise.pretrained.gates import find_gates, outermost_models, with_identity_gates
 from headwise.pretrained.layouts import HeadLayout
 
@@ -130,7 +130,7 @@ def record(
     with ExitStack() as stack:
         stack.enter_context(with_identity_gates(model, layouts))
         stack.enter_context(run_as_written())
-        for path, system in systems(model).items():
+        for path, system in find_systems(model).items():
             stack.enter_context(
                 system.register_forward_hook(partial(append, path), with_kwargs=True)
             )

@@ -43,7 +43,7 @@ def pretrained_config(model_class: type[HeadwiseModel], recipe: Recipe) -> Trans
         are_mappings = isinstance(given, Mapping) and isinstance(saved, Mapping)
         agrees = given.items() <= saved.items() if are_mappings else given == saved
         if key == "attention":
-            saved_specs = config.systems()
+            saved_specs = config.layer_specs()
             agrees = all(
                 new == old or old["system"] == "standard"
                 for site, specs in layer_specs(given, config.depths()).items()
@@ -69,7 +69,7 @@ def pretrained_model(model_class: type[_Model], recipe: Recipe) -> _Model:
     config = pretrained_config(model_class, recipe)
     folder = _checked_folder(model_class.config_class, recipe)
     model = model_class.from_pretrained(folder, **_changed_arguments(recipe))
-    is_same = config.systems() == model.config.systems()
+    is_same = config.layer_specs() == model.config.layer_specs()
     return model if is_same else model.with_attention(config.attention)
 
 

@@ -334,10 +334,11 @@ def training_section(analysis: Analysis) -> Section | None:
     """Shows what a run recorded while it was trained: TIM figure 2, Weighted figure 3."""
     history = decision_history(analysis.history)
     # A line is a unit in a plot of its layer, or a layer.
-    unit_titles = history["kind"].map(_UNIT_TITLES) + ", " + history["place"]
+    of_units = (history["line"] != "") & (history["kind"] != "explained")
+    unit_titles = history["kind"].replace(_UNIT_TITLES) + ", " + history["place"]
     titles = history["kind"].str.replace("explained", "explained by the ") + history["line"]
-    names = history["line"].where(unit_titles.notna(), history["place"])
-    history = history.assign(title=unit_titles.fillna(titles), line=names)
+    names = history["line"].where(of_units, history["place"])
+    history = history.assign(title=unit_titles.where(of_units, titles), line=names)
     plots = [*history.groupby("title", sort=False)]
     figures = []
     for start in range(0, len(plots), _PLOTS_SIDE_BY_SIDE):

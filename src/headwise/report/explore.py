@@ -26,7 +26,13 @@ from headwise.analysis.decisions import scaled
 from headwise.files import write_text
 from headwise.heads.attention import AttentionCall
 from headwise.heads.system import Routing
-from headwise.models.inspect import attentions, evaluating, observe, run_as_written, systems
+from headwise.models.inspect import (
+    eval_mode,
+    find_attentions,
+    find_systems,
+    observe,
+    run_as_written,
+)
 from headwise.models.plan import system_name
 from headwise.pretrained.ablate import ablated
 from headwise.pretrained.gates import with_identity_gates
@@ -213,7 +219,7 @@ def _model_payload(
     """Runs a model, whole and without each part; collects what the page shows of it."""
     stacks = model_input.stacks
     longest = max(positions.shape[1] for positions in stacks.values())
-    heads = sum(attention.num_heads for attention in attentions(model).values())
+    heads = sum(attention.num_heads for attention in find_attentions(model).values())
     if heads * longest**2 > MOST_WEIGHTS:
         raise ValueError(
             f"the input has {longest:,} positions, over which {heads} heads have "
@@ -222,11 +228,11 @@ def _model_payload(
         )
     removals: list[dict[str, Any]] = [
         {"path": path, "part": part, "number": number}
-        for path, system in systems(model).items()
+        for path, system in find_systems(model).items()
         for part in removable_parts(system)[: {"none": 0, "units": 1, "heads": None}[without]]
         for number in range(count_parts(system, part))
     ]
-    with evaluating(model), run_as_written():
+    with eval_mode(model), run_as_written():
         places = _places(model, model_input)
         outputs = Outputs(model, model_input)
         outputs.add(model(**model_input.batch))
@@ -248,7 +254,7 @@ def _model_payload(
 
 def _places(model: nn.Module, model_input: ModelInput) -> list[dict[str, Any]]:
     """Collects the weights of each attention of a model, and the decisions of its system."""
-    systems_by_path = systems(model)
+    systems_by_path = find_systems(model)
     calls: dict[str, list[tuple[bool, Tensor]]] = {path: [] for path in systems_by_path}
 
     def note_call(path: str, call: AttentionCall) -> None:

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from headwise.analysis.decisions import Batch
 from headwise.data.tokenizers import read_tokenizer, token_names
 from headwise.messages import expected_one_of
-from headwise.models.inspect import evaluating
+from headwise.models.inspect import eval_mode
 from headwise.ops import IGNORED_LABEL
 from headwise.recipes.recipe import task_class
 from headwise.report.text_models import (
@@ -107,7 +107,7 @@ def text_input(
     translation, is_true = "", True
     if task == "translation" and target is None:
         new_tokens = min(2 * tokens + 20, (longest or 1000) - 1)
-        with evaluating(model):  # what starts the decoder is no label
+        with eval_mode(model):  # what starts the decoder is no label
             batch["labels"] = model.generate(**batch, max_new_tokens=new_tokens)[:, 1:]
         translation = target_tokenizer.decode(batch["labels"][0], skip_special_tokens=True)
         is_true = False

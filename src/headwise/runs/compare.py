@@ -230,11 +230,11 @@ class DatasetComparison:
         times = {"decoding_times": relative_decoding_times(models)}
         settings = {name: first_runs[name].recipe.training for name in self.systems}
         baseline = settings[self.systems[0]]
-        if baseline.train == "nothing":
+        if baseline.trainable == "nothing":
             return times  # there is no step of the baseline to compare with
-        trained = {name: models[name] for name in models if settings[name].train != "nothing"}
+        trained = {name: models[name] for name in models if settings[name].trainable != "nothing"}
         for name, model in trained.items():
-            freeze_all_but(model, settings[name].train)
+            freeze_all_but(model, settings[name].trainable)
         samples = [
             {key: tensor.to(model.device) for key, tensor in batch.items()}
             for batch in islice(batches(self.task, "train", baseline, seed=0), 3)

@@ -18,7 +18,7 @@ from headwise.analysis.statistics import Estimate, Scores, contrast
 from headwise.data.settings import SPLITS
 from headwise.files import write_bytes, write_text
 from headwise.messages import expected_one_of, shown
-from headwise.models.inspect import systems
+from headwise.models.inspect import find_systems
 from headwise.models.modeling import HeadwiseModel
 from headwise.models.plan import system_class
 from headwise.pretrained.ablate import ablated
@@ -28,7 +28,7 @@ from headwise.runs.names import MODEL
 from headwise.tasks.scores import Outcome, Score
 from headwise.tasks.task import Task
 from headwise.training.console import bars, say, say_begin
-from headwise.training.loss import evaluation_mode
+from headwise.training.loss import undisturbed_evaluation
 
 
 def evaluate(
@@ -42,7 +42,7 @@ def evaluate(
             return [compute(batch) for batch in progress.track(batches, task_id=bar)]
 
     say_begin(console, f"{label}: evaluation on {split} begins")
-    with applied_ablations(model, settings, console, label), evaluation_mode(model):
+    with applied_ablations(model, settings, console, label), undisturbed_evaluation(model):
         outcome = task.evaluate(model, split, settings, map_with_bar)
     return outcome.model_copy(update={"content_hash": task.content_hash(split)})
 
@@ -55,7 +55,7 @@ def applied_ablations(
 
     Ablations of systems that the model lacks are told on the console, and change nothing.
     """
-    classes = {type(system) for system in systems(model).values()}
+    classes = {type(system) for system in find_systems(model).values()}
     ablations = {n: value for n, value in settings.ablation.items() if system_class(n) in classes}
     for name in settings.ablation.keys() - ablations.keys():
         text = f"the ablation of {name} changes nothing: {label} has no such system"

@@ -44,7 +44,7 @@ from headwise.runs.names import (
 # Recipes that differ in these keys alone are of the same run. Of data files the content counts.
 _IGNORED_KEYS = (
     *("system:", "title:", "description:", "base:", "data.title:", "data.files.", "data.tests"),
-    *("training.snapshots:", "training.report_to"),
+    *("training.record_decisions:", "training.report_to"),
 )
 
 

@@ -16,7 +16,7 @@ from headwise.data.splits import format_facts
 from headwise.data.stream import Stream, StreamBatches
 from headwise.files import write_text
 from headwise.heads.attention import MultiHeadAttention
-from headwise.models.inspect import layer_label, systems
+from headwise.models.inspect import find_systems, layer_label
 from headwise.models.modeling import HeadwiseModel
 from headwise.models.parameters import freeze_all_but
 from headwise.recipes.pretrained import digest_weights
@@ -117,11 +117,11 @@ def _train(
     validation = cast(Batches, batches(task, "validation", settings, **share))  # never a stream
     set_seed(settings.seed)
     model = task.build_model(recipe)
-    freeze_all_but(model, settings.train)
+    freeze_all_but(model, settings.trainable)
     model_class = type(model)  # FSDP changes the class
     # before the training
     check_ablations(model, recipe.evaluation, console, recipe.system or "the model")
-    has_decisions = settings.snapshots and _units(model)
+    has_decisions = settings.record_decisions and _units(model)
     monitor = decision_monitor(task, settings.batch_tokens) if has_decisions else lambda model: {}
     progress = Trainer(
         model,
@@ -144,8 +144,8 @@ def _collect_result(folder: Path, recipe: Recipe, task: Task, progress: Progress
     """Returns the result of a trained run without its scores."""
     settings, lengths = recipe.training, task.cost_lengths(recipe)
     model = read_model(folder)
-    freeze_all_but(model, settings.train)
-    trained = None if settings.train == "all" else model.num_parameters(only_trainable=True)
+    freeze_all_but(model, settings.trainable)
+    trained = None if settings.trainable == "all" else model.num_parameters(only_trainable=True)
     validation = cast(Batches, batches(task, "validation", settings))
     return RunResult(
         system=recipe.system or "model",
@@ -168,6 +168,6 @@ def _units(model: HeadwiseModel) -> dict[str, str]:
     """Returns the layer of each system that weighs units, and the kind of its units."""
     return {
         layer_label(path, system): system.unit
-        for path, system in systems(model).items()
+        for path, system in find_systems(model).items()
         if type(system) is not MultiHeadAttention  # standard attention weighs nothing
     }

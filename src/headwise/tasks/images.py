@@ -29,7 +29,7 @@ from headwise.data.load import DataError, Row, from_generator
 from headwise.data.settings import SPLITS, Data, Files, files_of
 from headwise.data.splits import load_splits
 from headwise.files import write_bytes
-from headwise.models.inspect import evaluating, systems
+from headwise.models.inspect import eval_mode, find_systems
 from headwise.models.modeling import HeadwiseModel
 from headwise.models.text import CausalLM
 from headwise.ops import IGNORED_LABEL
@@ -266,14 +266,14 @@ class Images(Task):
         """Returns the weights of pixels by layer, `(images, height, width, experts)`."""
         weights_by_layer: dict[int, list[Tensor]] = {}
         for batch in ids.split(_BATCH_SIZE):
-            with evaluating(model), record(model) as records:
+            with eval_mode(model), record(model) as records:
                 model(input_ids=batch.to(model.device))
             for path, routings in records.items():
                 weights = routings[0].weights
                 if weights.shape[:-1] == batch.shape:
                     weights = weights[:, 1:].float().cpu()  # the first position reads no pixel
                     weights = weights.unflatten(1, self.palette.shape[:2])
-                    weights_by_layer.setdefault(systems(model)[path].layer, []).append(weights)
+                    weights_by_layer.setdefault(find_systems(model)[path].layer, []).append(weights)
         return {layer: torch.cat(weights) for layer, weights in weights_by_layer.items()}
 
     def _spread_ids(self, split: str, number: int) -> Tensor:

@@ -8,7 +8,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from headwise.models.inspect import evaluating
+from headwise.models.inspect import eval_mode
 from headwise.ops import IGNORED_LABEL
 from headwise.ops.replicas import world_size
 
@@ -61,13 +61,13 @@ def mean_loss(
 
 
 @contextmanager
-def evaluation_mode(model: nn.Module) -> Iterator[None]:
+def undisturbed_evaluation(model: nn.Module) -> Iterator[None]:
     """While this context is open, a model may be evaluated in the middle of its training.
 
     The model is in evaluation mode, no gradients are recorded, and the random states are restored
     at the end.
     """
-    with evaluating(model), torch.no_grad(), preserve_rng_state():
+    with eval_mode(model), torch.no_grad(), preserve_rng_state():
         yield
 
 

@@ -13,7 +13,7 @@ from typing import Any
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from headwise.heads.rules import Rule, TrainingProgress, UntrainedRuleWarning, rule_settings
+from headwise.heads.rules import Rule, TrainingProgress, TrainingWarning, rule_settings
 from headwise.heads.system import System
 from headwise.messages import cut, did_you_mean
 from headwise.models.inspect import layer_label
@@ -220,7 +220,7 @@ class TrainingRules:
             warnings.warn(
                 f"the training goes on after total_steps={self.total_steps}, by which the rules of "
                 f"{' and '.join(self.rules)} reckon: give TrainingRules the number of all steps",
-                UntrainedRuleWarning,
+                TrainingWarning,
                 stacklevel=4,
             )
 

@@ -36,8 +36,8 @@ class TrainingSettings(Settings):
     max_steps: Count | None = None
     """Number of optimizer steps of the run. Give either this or epochs."""
     epochs: float | None = Field(None, gt=0)
-    """How often the run goes through the training data."""
-    train: Literal["all", "gates+output", "gates", "nothing"] = "all"
+    """Number of passes over the training data."""
+    trainable: Literal["all", "gates+output", "gates", "nothing"] = "all"
     """Which parameters learn. `gates`: those by which systems decide how heads are combined (FTG of
     Peng et al. 2020); `gates+output`: these and the output projections of all attentions (FTG+);
     `all` (FTALL); `nothing`: the model is evaluated as it starts (NOFT)."""
@@ -56,7 +56,7 @@ class TrainingSettings(Settings):
     warmup_fraction: float | None = Field(None, ge=0, lt=1)
     """Share of the run's steps in which the learning rate rises. It replaces warmup_steps."""
     optimizer: Literal["adam", "nesterov"] = "adam"
-    """The optimizer: Adam, or SGD with Nesterov's momentum."""
+    """The optimizer: Adam with decoupled weight decay (AdamW), or SGD with Nesterov's momentum."""
     momentum: float = Field(0.99, ge=0, lt=1, description="Momentum, for optimizer: nesterov.")
     adam_betas: tuple[Decay, Decay] = (0.9, 0.98)
     """Decay rates of Adam's two averages."""
@@ -94,7 +94,7 @@ class TrainingSettings(Settings):
     """Loggers that are given the losses, the learning rate and what is measured at each validation,
     as `[tensorboard]`. TensorBoard's files are in the folder `logs` of the run; the others get a
     project `headwise`."""
-    snapshots: bool = True
+    record_decisions: bool = True
     """Whether each validation, and the start of the run, also records what the systems of heads
     decide on a few sequences: entropy, shares, and what explains the decisions."""
     patience: Count | None = None

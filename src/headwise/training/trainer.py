@@ -37,7 +37,7 @@ from headwise.training.checkpoints import (
     set_random_states,
 )
 from headwise.training.console import StopSignal, Watch
-from headwise.training.loss import evaluation_mode, flush_denormal, mean_loss, on_device
+from headwise.training.loss import flush_denormal, mean_loss, on_device, undisturbed_evaluation
 from headwise.training.rules import TrainingRules, rules_in
 from headwise.training.settings import TrainingSettings
 
@@ -105,7 +105,7 @@ class Trainer:
         per_epoch = train.per_epoch and train.per_epoch / settings.gradient_accumulation
         # A recipe with a stream, which has no epochs, has `max_steps`.
         total = settings.max_steps or math.ceil((settings.epochs or 0) * (per_epoch or 0) - 1e-6)
-        self._progress = Progress(total=0 if settings.train == "nothing" else total)
+        self._progress = Progress(total=0 if settings.trainable == "nothing" else total)
         self._loss_sum = torch.zeros((), device=accelerator.device)  # since the last record
         if settings.gradient_checkpointing:
             model.activation_checkpointing_enable()
@@ -279,7 +279,7 @@ class Trainer:
         """Figures of the rules, and those that the main process measures."""
         figures = self._rules.record()
         if self._measure is not None and self._is_main:
-            with evaluation_mode(self._unwrapped), self._autocast():
+            with undisturbed_evaluation(self._unwrapped), self._autocast():
                 figures |= self._measure(self._unwrapped)
         return figures
 
