@@ -26,7 +26,7 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 
-from headwise.analysis.statistics import SIGNIFICANT, Scores, contrast, holm
+from headwise.analysis.statistics import SIGNIFICANT, Scores, estimate_difference, holm
 from headwise.tasks.scores import Score
 
 SEEDS = (1, 3, 5)
@@ -117,10 +117,10 @@ def judge(cell: Cell, comparison: int) -> dict[str, float]:
     entropy = [comparison, cell.seeds, cell.systems, round(10 * cell.spread)]
     generator = np.random.default_rng(entropy)
     baseline, *systems = simulate(cell, generator)
-    differences = [contrast(system, baseline, tests=len(systems)) for system in systems]
+    differences = [estimate_difference(system, baseline, tests=len(systems)) for system in systems]
     p_values = [difference.p for difference in differences]
     have_seeds = "seeds" in differences[0].variance_source
-    single = contrast(first_seed(systems[-1]), first_seed(baseline))
+    single = estimate_difference(first_seed(systems[-1]), first_seed(baseline))
     return {
         "headwise": have_seeds and min(holm(p_values)) < SIGNIFICANT,
         "not corrected": have_seeds and min(p_values) < SIGNIFICANT,

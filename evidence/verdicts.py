@@ -31,7 +31,13 @@ from scipy import stats
 
 import headwise
 from headwise.analysis.cost import model_cost
-from headwise.analysis.statistics import SIGNIFICANT, Estimate, Scores, contrast
+from headwise.analysis.statistics import (
+    SIGNIFICANT,
+    Estimate,
+    Scores,
+    estimate_difference,
+    estimate_mean,
+)
 from headwise.messages import expected_one_of
 from headwise.report.page import format_interval, format_number
 from headwise.tasks.scores import Score
@@ -320,14 +326,14 @@ def judge_runs(test: Test, claim: Claim, runs: Runs) -> Finding:
     if first is None:
         return Finding(test, "not run")
     if test.than is None:
-        return judge_bounds(test, quantity, contrast(first))
+        return judge_bounds(test, quantity, estimate_mean(first))
     second = collect_scores(quantity, test.than, runs[test.than.system])
     if second is None:
         return Finding(test, "not run")
     if test.of.system == test.than.system:  # two numbers of the same runs
-        difference = contrast(subtract(first, second))
+        difference = estimate_mean(subtract(first, second))
     else:
-        difference = contrast(first, second)
+        difference = estimate_difference(first, second)
     advantage = difference
     if not quantity.higher_is_better:
         low, high = -difference.high, -difference.low

@@ -41,8 +41,8 @@ def resamples_of(values: Sequence[float]) -> np.ndarray:
 
 
 def mean(system: Scores) -> Estimate:
-    return statistics.contrast(system)
+    return statistics.estimate_mean(system)
 
 
 def difference(system: Scores, baseline: Scores, tests: int = 1) -> Estimate:
-    return statistics.contrast(system, baseline, tests=tests)
+    return statistics.estimate_difference(system, baseline, tests=tests)

@@ -181,7 +181,7 @@ class ModelSubject:
             for routing in passes
             if self.kind != "seq2seq" or find_systems(self.module)[path].site != "encoder_self"
         ]
-        return Result(out.logits, decisions, out.auxiliary_loss)
+        return Result(out.logits, decisions, hw.auxiliary_loss(self.module))
 
     def new_cache(self) -> Any:
         return self.module.new_cache()

@@ -7,7 +7,13 @@ from functools import cached_property
 import pandas as pd
 
 from headwise.analysis.results import TEST, Compared, RunResult
-from headwise.analysis.statistics import SIGNIFICANT, Scores, contrast, holm
+from headwise.analysis.statistics import (
+    SIGNIFICANT,
+    Scores,
+    estimate_difference,
+    estimate_mean,
+    holm,
+)
 from headwise.tasks.scores import Outcome, Score
 
 RANKING = "first score"  # the family of the score that ranks the systems
@@ -75,7 +81,7 @@ class Comparison:
             all_scores = [Scores.from_runs(runs) for runs in of_seeds]
             comparisons = families.count(family) * (len(self.systems) - 1)
             for system, runs, scores in zip(self.systems, of_seeds, all_scores, strict=True):
-                mean = contrast(scores)
+                mean = estimate_mean(scores)
                 row = {
                     "family": family,
                     "test": test,
@@ -88,7 +94,7 @@ class Comparison:
                     **{name: getattr(mean, name) for name in _DIFFERENCE},
                 }
                 if system.name != self.baseline:
-                    change = contrast(scores, all_scores[0], tests=comparisons)
+                    change = estimate_difference(scores, all_scores[0], tests=comparisons)
                     row |= {"difference": change.value, "detectable": change.detectable}
                     row |= {f"diff_{name}": getattr(change, name) for name in _DIFFERENCE}
                     # A p over items alone says nothing of systems: another seed may reverse it.

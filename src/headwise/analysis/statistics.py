@@ -74,21 +74,35 @@ class Estimate:
     bounds: tuple[float, float] = _ANY  # the range of the true value, which no interval leaves
 
 
-def contrast(*systems: Scores, tests: int = 1) -> Estimate:
-    """Estimates the mean of one system, or the difference of two: the first minus the second.
+def estimate_mean(system: Scores) -> Estimate:
+    """Estimates the mean score of a system.
+
+    >>> mean = estimate_mean(Scores(np.array([5.0, 5.1, 4.9])))
+    >>> round(mean.value, 2), round(mean.low, 2), round(mean.high, 2)
+    (5.0, 4.75, 5.25)
+    """
+    return _estimate(system, tests=1)
+
+
+def estimate_difference(system: Scores, baseline: Scores, *, tests: int = 1) -> Estimate:
+    """Estimates the difference of two systems: the first minus the second.
 
     Args:
-        systems: one or two.
         tests: how many are made in one table; the detectable difference is that of the strictest
             of them after Holm's correction.
 
     Raises:
         ValueError: the systems are scored on different numbers of items.
 
-    >>> change = contrast(Scores(np.array([5.0, 5.1, 4.9])), Scores(np.array([4.0, 4.2, 3.9])))
+    >>> scores, others = np.array([5.0, 5.1, 4.9]), np.array([4.0, 4.2, 3.9])
+    >>> change = estimate_difference(Scores(scores), Scores(others))
     >>> round(change.value, 2), round(change.p, 3), change.variance_source
     (0.97, 0.002, 'seeds')
     """
+    return _estimate(system, baseline, tests=tests)
+
+
+def _estimate(*systems: Scores, tests: int) -> Estimate:
     untested, resamples = _without_test(*systems)
     have_seeds = all(len(system.values) > 1 for system in systems)
     if untested.reason:

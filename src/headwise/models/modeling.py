@@ -43,8 +43,8 @@ class HeadwiseOutput(ModelOutput):
         last_hidden_state: of the last stack, `(batch, time, embed_dim)`.
         token_loss: the loss of the task: the sum over all labels that are not -100, divided by
             `num_items_in_batch`, or by their number.
-        auxiliary_loss: the sum of the losses that systems add; without labels only where gradients
-            are enabled, since pipelines expect a row for each item.
+        auxiliary_loss: the sum of the losses that systems add; None where no gradients are enabled,
+            since pipelines expect a row for each item. `headwise.auxiliary_loss` has it there too.
         cache: the keys, values and memories of all positions so far.
         hidden_states: the input of the first layer and the output of each layer; the last one
             follows the final norm.
@@ -254,8 +254,7 @@ class HeadwiseModel(PreTrainedModel):
     def make_output(
         self,
         states: HeadwiseOutput,
-        logits: Tensor | None,
-        aux_losses: list[Tensor],
+        logits: Tensor,
         total: Tensor | None = None,
         labels: Tensor | None = None,
         num_items: Tensor | int | None = None,
@@ -263,23 +262,18 @@ class HeadwiseModel(PreTrainedModel):
         """The output of a model, from the output of its last stack.
 
         Args:
-            aux_losses: the losses of the systems.
             total: the loss of the task, summed over all labels that are not -100.
             labels, num_items: see `HeadwiseModel`.
         """
-        device = self.device if total is None else total.device  # layers may be on several
-        auxiliary: Any = sum(loss.to(device) for loss in aux_losses) if aux_losses else None
         losses: dict[str, Any] = {}
         if total is not None and labels is not None:
             count = (labels != IGNORED_LABEL).sum()
             token_loss = loss = total / (count.clamp(min=1) if num_items is None else num_items)
-            if auxiliary is not None and self.training:
+            if states.auxiliary_loss is not None and self.training:
                 # The losses of accumulated batches are summed: each adds its share.
-                loss = token_loss + auxiliary * (1.0 if num_items is None else count / num_items)
+                share = 1.0 if num_items is None else count / num_items
+                loss = token_loss + share * states.auxiliary_loss.to(total.device)
             losses = {"loss": loss, "token_loss": token_loss}
-        elif not torch.is_grad_enabled():
-            auxiliary = None  # pipelines expect a row for each item
-        losses["auxiliary_loss"] = auxiliary
         return HeadwiseOutput(**{**states, **losses, "logits": logits})
 
     def cross_entropy(self, logits: Tensor, labels: Tensor) -> Tensor:
@@ -372,7 +366,6 @@ class Stack(HeadwiseModel):
         encoder_attention_mask: Tensor | None = None,
         output_attentions: bool | None = None,
         output_hidden_states: bool | None = None,
-        losses: list[Tensor] | None = None,
         **kwargs: Any,
     ) -> HeadwiseOutput:
         """Computes hidden states from tokens, or from their embeddings.
@@ -380,8 +373,6 @@ class Stack(HeadwiseModel):
         Args:
             encoder_hidden_states: the output of the encoder, `(batch, source time, embed_dim)`.
             encoder_attention_mask: `(batch, source time)`.
-            losses: a list to which the losses of systems are appended, for the model that holds
-                this stack.
 
         Raises:
             TypeError: an argument is unknown.
@@ -419,8 +410,7 @@ class Stack(HeadwiseModel):
             "need_weights": output_attentions,
         }
         x = F.dropout(self._add_positions(embeds, positions), self.config.dropout, self.training)
-        states, weights = [], []
-        aux_losses = [] if losses is None else losses
+        states, weights, losses = [], [], list[Tensor]()
         for index, layer in enumerate(self.layers):
             states.append(x)
             caches = (None, None) if cache is None else cache.layer_caches(index)
@@ -429,17 +419,20 @@ class Stack(HeadwiseModel):
             x, layer_losses, layer_weights = layer(
                 x, _without_unset(self_kwargs), _without_unset(cross_kwargs)
             )
-            aux_losses += layer_losses
+            losses += layer_losses
             weights.append(layer_weights)
         x = self.final_norm(x)
-        output = HeadwiseOutput(
+        auxiliary_loss: Any = None
+        if losses and torch.is_grad_enabled():
+            auxiliary_loss = sum(loss.to(x.device) for loss in losses)  # of several devices
+        return HeadwiseOutput(
             last_hidden_state=x,
+            auxiliary_loss=auxiliary_loss,
             cache=cache,
             hidden_states=(*states, x) if output_hidden_states else None,
             attentions=tuple(each[0] for each in weights if each) if output_attentions else None,
             cross_attentions=tuple(each[1] for each in weights if len(each) > 1) or None,
         )
-        return output if losses is not None else self.make_output(output, None, aux_losses)
 
     def _positions(self, embeds: Tensor, padding: Tensor | None, past_length: int) -> Tensor:
         """The positions of tokens, `(time,)` or `(batch, time)`; -1 at padding on the left."""

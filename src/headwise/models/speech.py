@@ -24,7 +24,14 @@ from torch import Tensor, nn
 from transformers import AutoConfig, AutoModel
 
 from headwise.models.config import SpeechEnhancerConfig
-from headwise.models.modeling import HeadwiseModel, Stack, check_labels, padding_mask, squared_error
+from headwise.models.modeling import (
+    HeadwiseModel,
+    HeadwiseOutput,
+    Stack,
+    check_labels,
+    padding_mask,
+    squared_error,
+)
 
 KERNEL = 3  # how many frames a convolution sees
 
@@ -87,7 +94,7 @@ class SpeechEnhancer(HeadwiseModel):
         labels: Tensor | None = None,
         num_items_in_batch: Tensor | int | None = None,
         **kwargs: Any,
-    ) -> Any:
+    ) -> HeadwiseOutput:
         """Predicts the log magnitudes of clean speech, and computes the loss if labels are given.
 
         Args:
@@ -114,14 +121,13 @@ class SpeechEnhancer(HeadwiseModel):
         x = (noisy - math.log(config.floor)).to(self.output.weight.dtype)
         for convolution in self.front:
             x = convolution(x, padding)
-        aux_losses: list[Tensor] = []
-        states = self.decoder(None, attention_mask, inputs_embeds=x, losses=aux_losses, **kwargs)
+        states = self.decoder(None, attention_mask, inputs_embeds=x, **kwargs)
         logits = self.output(states.last_hidden_state)
         logits = noisy + logits if config.predicts == "gain" else logits
         total = None
         if labels is not None:
             total = squared_error(logits, check_labels(labels, logits.shape))
-        return self.make_output(states, logits, aux_losses, total, labels, num_items_in_batch)
+        return self.make_output(states, logits, total, labels, num_items_in_batch)
 
     def _init_weights(self, module: nn.Module) -> None:
         super()._init_weights(module)

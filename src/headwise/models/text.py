@@ -18,6 +18,7 @@ from headwise.models.modeling import (
     DecodingCache,
     DecodingGenerationMixin,
     HeadwiseModel,
+    HeadwiseOutput,
     Stack,
     check_labels,
     squared_error,
@@ -74,7 +75,7 @@ class CausalLM(HeadwiseModel, DecodingGenerationMixin):
         num_items_in_batch: Tensor | int | None = None,
         logits_to_keep: int = 0,
         **kwargs: Any,
-    ) -> Any:
+    ) -> HeadwiseOutput:
         """Computes the logits and, with labels, the loss.
 
         Args:
@@ -87,8 +88,7 @@ class CausalLM(HeadwiseModel, DecodingGenerationMixin):
             kwargs: see `HeadwiseModel`, also for all that is not named here.
         """
         cache = self.new_cache() if cache is None and use_cache else cache
-        aux_losses: list[Tensor] = []
-        states = self.decoder(input_ids, attention_mask, cache, losses=aux_losses, **kwargs)
+        states = self.decoder(input_ids, attention_mask, cache, **kwargs)
         hidden, total = states.last_hidden_state[:, -logits_to_keep:], None
         logits: Any = None
         if labels is not None:
@@ -105,7 +105,7 @@ class CausalLM(HeadwiseModel, DecodingGenerationMixin):
             logits = self.decoder.embedding.log_probs(hidden)
         else:
             total = self.decoder.embedding.loss(hidden[:, :-1], labels)
-        return self.make_output(states, logits, aux_losses, total, labels, num_items_in_batch)
+        return self.make_output(states, logits, total, labels, num_items_in_batch)
 
     def get_output_embeddings(self) -> nn.Module | None:
         """The map to the vocabulary; None for adaptive embeddings, which have several."""
@@ -159,7 +159,7 @@ class MaskedLM(HeadwiseModel):
         labels: Tensor | None = None,
         num_items_in_batch: Tensor | int | None = None,
         **kwargs: Any,
-    ) -> Any:
+    ) -> HeadwiseOutput:
         """Computes the logits and, with labels, the loss.
 
         Args:
@@ -170,8 +170,7 @@ class MaskedLM(HeadwiseModel):
             An output with `logits` `(batch, time, vocabulary)`; with labels, those of the predicted
             tokens, `(tokens, vocabulary)`, sequence by sequence and in order.
         """
-        aux_losses: list[Tensor] = []
-        states = self.encoder(input_ids, attention_mask, losses=aux_losses, **kwargs)
+        states = self.encoder(input_ids, attention_mask, **kwargs)
         hidden, total = states.last_hidden_state, None
         if labels is not None:
             predicted = check_labels(labels, hidden.shape[:2]) != IGNORED_LABEL
@@ -179,7 +178,7 @@ class MaskedLM(HeadwiseModel):
         logits = self.lm_head(self.transform_norm(F.gelu(self.transform(hidden))))
         if labels is not None:
             total = self.cross_entropy(logits, labels[predicted])
-        return self.make_output(states, logits, aux_losses, total, labels, num_items_in_batch)
+        return self.make_output(states, logits, total, labels, num_items_in_batch)
 
 
 class SequenceClassifierEncoder(Stack):
@@ -226,7 +225,7 @@ class SequenceClassifier(HeadwiseModel):
         labels: Tensor | None = None,
         num_items_in_batch: Tensor | int | None = None,
         **kwargs: Any,
-    ) -> Any:
+    ) -> HeadwiseOutput:
         """Computes the logits of each sequence and, with labels, the loss.
 
         Args:
@@ -237,8 +236,7 @@ class SequenceClassifier(HeadwiseModel):
         Returns:
             An output with `logits` `(batch, classes)`, or `(batch, 1)` for a regression.
         """
-        aux_losses: list[Tensor] = []
-        states = self.encoder(input_ids, attention_mask, losses=aux_losses, **kwargs)
+        states = self.encoder(input_ids, attention_mask, **kwargs)
         activations: Any = {"tanh": torch.tanh, "relu": F.relu, "sigmoid": torch.sigmoid}
         pooled = self._pool(states.last_hidden_state, attention_mask)
         hidden = activations[self.config.activation](self.hidden(pooled))
@@ -250,7 +248,7 @@ class SequenceClassifier(HeadwiseModel):
                 total = squared_error(logits.squeeze(-1), labels)
             else:
                 total = self.cross_entropy(logits, labels)
-        return self.make_output(states, logits, aux_losses, total, labels, num_items_in_batch)
+        return self.make_output(states, logits, total, labels, num_items_in_batch)
 
     def _pool(self, encoded: Tensor, attention_mask: Tensor | None) -> Tensor:
         """Returns the vector of each sequence, `(batch, embed_dim)`: the mean or the first token.
@@ -312,7 +310,7 @@ class Seq2SeqLM(HeadwiseModel, DecodingGenerationMixin):
         num_items_in_batch: Tensor | int | None = None,
         inputs_embeds: Tensor | None = None,
         **kwargs: Any,
-    ) -> Any:
+    ) -> HeadwiseOutput:
         """Computes the logits and, with labels, the loss.
 
         Args:
@@ -325,10 +323,9 @@ class Seq2SeqLM(HeadwiseModel, DecodingGenerationMixin):
             labels: `(batch, target time)`.
             kwargs: see `HeadwiseModel`, also for all that is not named here.
         """
-        aux_losses: list[Tensor] = []
         if encoder_outputs is None:
             encoder_outputs = self.encoder(
-                input_ids, attention_mask, inputs_embeds=inputs_embeds, losses=aux_losses, **kwargs
+                input_ids, attention_mask, inputs_embeds=inputs_embeds, **kwargs
             )
         cache = self.new_cache() if cache is None and use_cache else cache
         if labels is not None:
@@ -346,13 +343,17 @@ class Seq2SeqLM(HeadwiseModel, DecodingGenerationMixin):
             cache,
             encoder_hidden_states=encoder_outputs[0],
             encoder_attention_mask=attention_mask,
-            losses=aux_losses,
             **kwargs,
         )
         logits, total = self.lm_head(states.last_hidden_state), None
+        auxiliary_loss = getattr(encoder_outputs, "auxiliary_loss", None)
+        if auxiliary_loss is not None:
+            if states.auxiliary_loss is not None:
+                auxiliary_loss = auxiliary_loss.to(logits.device) + states.auxiliary_loss
+            states["auxiliary_loss"] = auxiliary_loss
         if labels is not None:
             total = self.cross_entropy(logits, labels)
-        return self.make_output(states, logits, aux_losses, total, labels, num_items_in_batch)
+        return self.make_output(states, logits, total, labels, num_items_in_batch)
 
     def generate(self, *args: Any, labels: Tensor | None = None, **kwargs: Any) -> Any:
         """As in transformers; `labels`, which its Seq2SeqTrainer gives, change nothing."""

@@ -14,7 +14,7 @@ from typing import Any
 from rich.console import Console
 
 from headwise.analysis.results import TEST, RunResult
-from headwise.analysis.statistics import Estimate, Scores, contrast
+from headwise.analysis.statistics import Estimate, Scores, estimate_difference
 from headwise.data.settings import SPLITS
 from headwise.files import write_bytes, write_text
 from headwise.messages import expected_one_of, shown
@@ -195,7 +195,7 @@ def outcome_difference(outcome: Outcome, other: Outcome) -> Estimate:
             f"expected scores that are computed alike; give both the same settings with "
             f"--set evaluation.KEY=VALUE"
         )
-    return contrast(Scores.from_runs([first]), Scores.from_runs([second]))
+    return estimate_difference(Scores.from_runs([first]), Scores.from_runs([second]))
 
 
 def check_same_items(run: FinishedRun, other: FinishedRun) -> None:
