@@ -30,34 +30,32 @@ def expected_one_of(name: object, known: Iterable[str]) -> str:
     return f"expected one of {', '.join(known)}{did_you_mean(name, known)}"
 
 
-def check_choice(**values: tuple[Any, tuple[Any, ...]]) -> None:
-    """Raises `ValueError` unless each value is among those that it may be.
+def check_choice(name: str, value: Any, known: Iterable[Any]) -> None:
+    """Raises `ValueError` unless a value is among those that it may be.
 
-    >>> check_choice(gate=("lerned", ("learned", "uniform")))
+    >>> check_choice("gate", "lerned", ("learned", "uniform"))
     Traceback (most recent call last):
     ...
     ValueError: gate is 'lerned', expected one of 'learned', 'uniform'; did you mean 'learned'?
     """
-    for name, (value, known) in values.items():
-        if value not in known:
-            texts = [choice for choice in known if isinstance(choice, str)]
-            expected = ", ".join(map(repr, known))
-            hint = did_you_mean(value, texts)
-            raise ValueError(f"{name} is {value!r}, expected one of {expected}{hint}")
+    choices = list(known)  # not a dictionary, in which a list cannot be looked for
+    if value not in choices:
+        texts = [choice for choice in choices if isinstance(choice, str)]
+        expected, hint = ", ".join(map(repr, choices)), did_you_mean(value, texts)
+        raise ValueError(f"{name} is {value!r}, expected one of {expected}{hint}")
 
 
-def check_range(**values: tuple[float, float, float]) -> None:
-    """Raises `ValueError` unless each value is between the two that follow it, both included.
+def check_range(name: str, value: float | None, minimum: float, maximum: float = inf) -> None:
+    """Raises `ValueError` unless a value is None or in a range, both ends included.
 
-    >>> check_range(top_k=(9, 1, 8))
+    >>> check_range("top_k", 9, 1, 8)
     Traceback (most recent call last):
     ...
     ValueError: top_k is 9, expected 1 to 8
     """
-    for name, (value, minimum, maximum) in values.items():
-        if not minimum <= value <= maximum:
-            expected = f"{minimum} or more" if maximum == inf else f"{minimum} to {maximum}"
-            raise ValueError(f"{name} is {value}, expected {expected}")
+    if value is not None and not minimum <= value <= maximum:
+        expected = f"{minimum} or more" if maximum == inf else f"{minimum} to {maximum}"
+        raise ValueError(f"{name} is {value}, expected {expected}")
 
 
 def checked_index(name: str, value: Any, minimum: int, maximum: int) -> int:
@@ -74,7 +72,7 @@ def checked_index(name: str, value: Any, minimum: int, maximum: int) -> int:
         raise ValueError(
             f"{name} is {value!r}, expected a whole number from {minimum} to {maximum}, or several"
         ) from None
-    check_range(**{name: (number, minimum, maximum)})
+    check_range(name, number, minimum, maximum)
     return number
 
 

@@ -92,7 +92,7 @@ def ablate(
         >>> len(table), table.attrs["score"], table["options"].iloc[0].keys()
         (4, 'size', dict_keys(['head']))
     """
-    check_choice(level=(level, ("none", "model", "units")))
+    check_choice("level", level, ("none", "model", "units"))
     with preserve_rng_state(), with_identity_gates(model), eval_mode(model):
         ablations = _ablations(model, level)
         if not ablations:

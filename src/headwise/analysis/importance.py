@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from headwise.heads.attention import AttentionCall
 from headwise.models.inspect import eval_mode, find_attentions, observe
 from headwise.ops import IGNORED_LABEL
+from headwise.ops.layers import at_least_float32
 from headwise.pretrained.gates import with_identity_gates
 from headwise.pretrained.layouts import HeadLayout
 from headwise.training.loss import on_device
@@ -164,7 +165,7 @@ def item_losses(model: nn.Module, batch: Any) -> tuple[Tensor, Tensor]:
 
 
 def _item_totals(logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-    logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
+    logits = at_least_float32(logits)
     real = (labels != IGNORED_LABEL).unsqueeze(-1).flatten(1)  # also of one label for each item
     if labels.is_floating_point():
         losses = (logits.reshape(labels.shape) - labels).square()

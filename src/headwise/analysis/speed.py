@@ -14,12 +14,10 @@ from typing import Any, Self
 import torch
 from torch import Tensor
 
-from headwise.models.inspect import find_systems
 from headwise.models.modeling import HeadwiseModel
-from headwise.models.plan import system_class
 from headwise.tasks.scores import Record
 from headwise.training.loss import flush_denormal
-from headwise.training.rules import TrainingRules
+from headwise.training.rules import TrainingRules, settings_in_use
 
 Batch = dict[str, Tensor]
 # The second and the eighth of nine rounds are the ends of the interval: one may be disturbed.
@@ -110,9 +108,8 @@ def _ratios(seconds: Mapping[str, Sequence[float]]) -> dict[str, OverRounds]:
 
 def _attach_rules(model: HeadwiseModel, settings: Mapping[str, Any]) -> TrainingRules:
     """Makes the rules of a model, with which its systems compute as in training."""
-    kinds = {type(system).rule for system in find_systems(model).values()}
-    held = {name: each for name, each in settings.items() if system_class(name).rule in kinds}
-    rules = TrainingRules(model, total_steps=1_000_000, settings=held)
+    settings = settings_in_use(model, settings)
+    rules = TrainingRules(model, total_steps=1_000_000, settings=settings)
     rules.attach(torch.optim.SGD(rules.parameter_groups(lr=0.0)))
     return rules
 

@@ -113,10 +113,11 @@ class AgreementAttention(Attention):
         **options: Any,
     ) -> None:
         super().__init__(embed_dim, num_heads, bias=bias, **options)
-        check_choice(routing=(routing, ("em", "simple")), inputs=(inputs, ("head", "all")))
-        check_choice(normalize=(normalize, ("capsules", "heads")))
-        check_choice(activation=(activation, ("sigmoid", "standardised", "none")))
-        check_range(iterations=(iterations, 1, math.inf))
+        check_choice("routing", routing, ("em", "simple"))
+        check_choice("inputs", inputs, ("head", "all"))
+        check_choice("normalize", normalize, ("capsules", "heads"))
+        check_choice("activation", activation, ("sigmoid", "standardised", "none"))
+        check_range("iterations", iterations, 1)
         if num_capsules is not None and (num_capsules < 1 or embed_dim % num_capsules):
             raise ValueError(
                 f"num_capsules is {num_capsules}, expected a divisor of embed_dim = {embed_dim}: a "
@@ -205,7 +206,7 @@ class AgreementAttention(Attention):
         votes = torch.bmm(capsules.expand(self.num_heads, -1, -1), self.vote_weight)
         # Ablations: who has no vote, and `uniform`, the first iteration alone.
         iterations, voters = self.iterations, torch.arange(self.num_heads, device="cpu")
-        for ablation in () if self.training else self.ablations:
+        for ablation in self.active_ablations:
             if ablation.name == "uniform":
                 iterations = 1
             else:

@@ -124,7 +124,7 @@ class Attention(System):
         super().__init__()
         sizes = {"embed_dim": embed_dim, "num_heads": num_heads, "head_dim": head_dim}
         for name, size in {**sizes, "kdim": kdim, "vdim": vdim}.items():
-            check_range(**{name: (1 if size is None else size, 1, inf)})
+            check_range(name, size, 1)
         if head_dim is None and embed_dim % num_heads:
             raise ValueError(
                 f"embed_dim is {embed_dim}, which num_heads = {num_heads} does not divide; choose "
@@ -298,7 +298,7 @@ class Attention(System):
 
     def ablate_heads(self, heads: Tensor) -> Tensor:
         """The outputs of the heads, with zeros for heads that ablations leave out."""
-        for ablation in () if self.training else self.ablations:
+        for ablation in self.active_ablations:
             heads = ablation.heads(heads)
         return heads
 

@@ -8,6 +8,7 @@ from torch import Tensor, nn
 from headwise.heads.ablation import HEADS
 from headwise.heads.attention import AttentionInputs, MultiHeadAttention, draw_linear
 from headwise.heads.system import Routing
+from headwise.ops.layers import at_least_float32
 
 
 class DifferentialAttention(MultiHeadAttention):
@@ -76,7 +77,7 @@ class DifferentialAttention(MultiHeadAttention):
         second = self.norm_and_rotate(second, self.q_norm, inputs.rotary)
         logits = self.lambda_proj(inputs.query)  # (batch, queries, heads)
         # Float32 at least: bf16 has no numbers between 1 and 1 - 1/256.
-        weights = 1 - torch.sigmoid(logits.to(torch.promote_types(logits.dtype, torch.float32)))
+        weights = 1 - torch.sigmoid(at_least_float32(logits))
         weights = self.ablate_weights(weights)
         parts = (first, second, (1 - weights).transpose(1, 2).unsqueeze(-1))
         return torch.cat([part.to(first.dtype) for part in parts], dim=-1), k, v, weights

@@ -9,6 +9,7 @@ from headwise.heads.ablation import HEADS
 from headwise.heads.attention import AttentionInputs, MultiHeadAttention
 from headwise.heads.system import Routing
 from headwise.messages import check_choice
+from headwise.ops.layers import at_least_float32
 
 
 class GatedAttention(MultiHeadAttention):
@@ -59,8 +60,8 @@ class GatedAttention(MultiHeadAttention):
         gate_start: Literal["random", "neutral"] = "random",
         **options: Any,
     ) -> None:
-        check_choice(gate=(gate, ("headwise", "elementwise", "static")))
-        check_choice(gate_start=(gate_start, ("random", "neutral")))
+        check_choice("gate", gate, ("headwise", "elementwise", "static"))
+        check_choice("gate_start", gate_start, ("random", "neutral"))
         super().__init__(embed_dim, num_heads, **options)
         self.elementwise, self.neutral_start = gate == "elementwise", gate_start == "neutral"
         if gate == "static":
@@ -114,8 +115,7 @@ class GatedAttention(MultiHeadAttention):
         else:
             logits = self.gate_proj(query)
         # Float32 at least: bf16 has no numbers between 1 and 1 - 1/256.
-        logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
-        gates = torch.sigmoid(logits).unflatten(-1, (self.num_heads, -1))
+        gates = torch.sigmoid(at_least_float32(logits)).unflatten(-1, (self.num_heads, -1))
         return 2 * gates if self.neutral_start else gates
 
     def sees_other_positions(self, is_causal: bool) -> bool:

@@ -4,7 +4,7 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from itertools import combinations
-from math import comb, inf
+from math import comb
 from typing import Any, Literal, NamedTuple, Self
 from weakref import WeakSet
 
@@ -20,7 +20,7 @@ from headwise.heads.masks import boolean_mask
 from headwise.heads.rules import Rule, RuleSettings, TrainingProgress, TrainingWarning
 from headwise.heads.system import Routing, is_repeated
 from headwise.messages import check_choice, check_range
-from headwise.ops.layers import is_traced, without_autocast
+from headwise.ops.layers import at_least_float32, is_traced, without_autocast
 from headwise.ops.replicas import is_sharded, mean_over_replicas
 
 _MEMORY_KEY = "inputs of gates"  # in the memory of a cache
@@ -173,7 +173,7 @@ def average_inputs(
     """
     x, padding = inputs.query, inputs.query_padding
     # Sums over many positions, and batch norm, want more digits than bf16 has.
-    x = x.to(torch.promote_types(x.dtype, torch.float32))
+    x = at_least_float32(x)
     # The number of real positions is one more channel, which is summed as the others are.
     summands = F.pad(x, (0, 1), value=1.0)  # (batch, time, embed_dim + 1)
     if padding is not None:
@@ -410,9 +410,10 @@ class MixtureOfAttentiveExperts(MultiHeadAttention):
         causal_queries: bool = True,
         **options: Any,
     ) -> None:
-        check_choice(gate=(gate, ("learned", "uniform")), gate_init=(gate_init, ("zero", "xavier")))
-        check_range(dropped_heads=(dropped_heads, 1, num_heads - 1))
-        check_range(gate_window=(1 if gate_window is None else gate_window, 1, inf))
+        check_choice("gate", gate, ("learned", "uniform"))
+        check_choice("gate_init", gate_init, ("zero", "xavier"))
+        check_range("dropped_heads", dropped_heads, 1, num_heads - 1)
+        check_range("gate_window", gate_window, 1)
         experts = comb(num_heads, dropped_heads)
         super().__init__(embed_dim, num_heads, **options)
         self.num_experts, self.dropped_heads = experts, dropped_heads

@@ -108,8 +108,8 @@ class MixtureOfAttentionHeads(Attention):
         bias: bool | Literal["qkv"] = False,
         **options: Any,
     ) -> None:
-        check_choice(balance=(balance, ("batch", "sequence")))
-        check_range(top_k=(top_k, 1, num_experts))
+        check_choice("balance", balance, ("batch", "sequence"))
+        check_range("top_k", top_k, 1, num_experts)
         options |= {"head_dim": head_dim, "num_key_value_heads": num_key_value_heads}
         super().__init__(embed_dim, top_k * num_key_value_heads, **options, dense=False)
         width = num_key_value_heads * head_dim  # of an expert

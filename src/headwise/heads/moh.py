@@ -74,8 +74,8 @@ class MixtureOfHeads(MultiHeadAttention):
         scaled: bool = True,
         **options: Any,
     ) -> None:
-        check_range(shared_heads=(shared_heads, 0, num_heads - 1))
-        check_range(top_k=(top_k, 1, num_heads - shared_heads))
+        check_range("shared_heads", shared_heads, 0, num_heads - 1)
+        check_range("top_k", top_k, 1, num_heads - shared_heads)
         super().__init__(embed_dim, num_heads, **options)
         self.shared_heads, self.top_k = shared_heads, top_k
         self.balance_coef, self.scaled = balance_coef, scaled

@@ -128,6 +128,11 @@ class System(nn.Module):
         """The number of experts, heads, branches or mechanisms that its decisions weigh."""
         raise NotImplementedError
 
+    @property
+    def active_ablations(self) -> tuple[Ablation, ...]:
+        """The ablations in force; none in training."""
+        return () if self.training else self.ablations
+
     def place(self, site: str, layer: int) -> None:
         """Tells the system its place in a model, which calls this when it has built the system.
 
@@ -156,14 +161,14 @@ class System(nn.Module):
             selected: whether the units come from logits that `ablate_logits` has changed; then
                 `uniform` alone, which leaves the selection as it is, changes weights.
         """
-        for ablation in () if self.training else self.ablations:
+        for ablation in self.active_ablations:
             if not selected or ablation.name == "uniform":
                 weights = ablation.weights(weights, active)
         return weights
 
     def ablate_logits(self, logits: Tensor, top_k: int) -> tuple[Tensor, int]:
         """Changes the logits of a router, `(..., units)`, and the number of units it selects."""
-        for ablation in () if self.training else self.ablations:
+        for ablation in self.active_ablations:
             logits, top_k = ablation.logits(logits, top_k)
         return logits, top_k
 

@@ -16,7 +16,7 @@ from headwise.heads.cache import AttentionCache
 from headwise.heads.masks import boolean_mask
 from headwise.heads.system import AttentionOutput, Routing, System
 from headwise.messages import check_choice
-from headwise.ops.layers import ACTIVATIONS, Activation, NormKind, hidden_width
+from headwise.ops.layers import ACTIVATIONS, Activation, NormKind, at_least_float32, hidden_width
 from headwise.ops.rotary import Rotary
 
 
@@ -126,8 +126,9 @@ class IndependentMechanismsLayer(System):
         norm_eps: float = 1e-5,
     ) -> None:
         super().__init__()
-        check_choice(norm=(norm, ("post", "pre")), norm_kind=(norm_kind, ("layer", "rms")))
-        check_choice(ffn_activation=(ffn_activation, tuple(ACTIVATIONS)))
+        check_choice("norm", norm, ("post", "pre"))
+        check_choice("norm_kind", norm_kind, ("layer", "rms"))
+        check_choice("ffn_activation", ffn_activation, ACTIVATIONS)
         if kdim is not None and not cross_attention:
             raise ValueError(f"kdim is {kdim}, but no memory is read unless cross_attention=True")
         self.kdim = embed_dim if kdim is None else kdim
@@ -277,9 +278,8 @@ class IndependentMechanismsLayer(System):
         if self.competition is None:
             return None
         logits = self.competition(x)
-        # Float32 at least: weights that are to sum to 1 want more digits than bf16 has.
-        dtype = torch.promote_types(logits.dtype, torch.float32)
-        return self.ablate_weights(logits.softmax(-1, dtype))
+        # Weights that are to sum to 1 want more digits than bf16 has.
+        return self.ablate_weights(at_least_float32(logits).softmax(-1))
 
     def _feed_forward(self, x: Tensor) -> Tensor:
         # The hidden layer, the widest tensor of a layer, stays divided.
@@ -292,7 +292,7 @@ class IndependentMechanismsLayer(System):
         return norm(x) if self.pre_norm else x
 
     def _residual_sum(self, norm: Any, x: Tensor, update: Tensor) -> Tensor:
-        for ablation in () if self.training else self.ablations:
+        for ablation in self.active_ablations:
             if ablation.units:
                 mask = ablation.unit_mask(self.num_mechanisms, update.device).to(update)
                 update = update * mask.repeat_interleave(update.size(-1) // self.num_mechanisms)

@@ -18,6 +18,7 @@ from headwise.ops.layers import (
     ACTIVATIONS,
     Activation,
     NormKind,
+    at_least_float32,
     checkpointed,
     hidden_width,
     is_traced,
@@ -70,7 +71,7 @@ def project_to_simplex(x: Tensor) -> Tensor:
             [1.0000, 0.0000]])
     """
     dtype = x.dtype
-    x = x.to(torch.promote_types(dtype, torch.float32))  # half precision would miss 1 by 3%
+    x = at_least_float32(x)  # half precision would miss 1 by 3%
     # To add the same to all entries changes nothing; without it large ones would swallow the 1.
     x = x - x.amax(-1, keepdim=True)
     largest_first = x.sort(-1, descending=True).values
@@ -241,17 +242,18 @@ class BranchedAttention(Attention):
         bias: bool | Literal["qkv"] = True,
         **options: Any,
     ) -> None:
-        check_choice(inner=(inner, ("none", "residual")), norm=(norm, ("post", "pre")))
-        check_choice(ffn=(ffn, ("shared", "split", "full")), start=(start, ("random", "even")))
-        check_choice(weights=(weights, ("simplex", "softmax", "random", "uniform", "fixed")))
-        check_choice(ffn_activation=(ffn_activation, tuple(ACTIVATIONS)))
+        check_choice("inner", inner, ("none", "residual"))
+        check_choice("norm", norm, ("post", "pre"))
+        check_choice("ffn", ffn, ("shared", "split", "full"))
+        check_choice("start", start, ("random", "even"))
+        check_choice("weights", weights, ("simplex", "softmax", "random", "uniform", "fixed"))
+        check_choice("ffn_activation", ffn_activation, ACTIVATIONS)
         if ffn == "split" and ffn_dim % num_branches:
             raise ValueError(
                 f"ffn_dim is {ffn_dim}, which num_branches = {num_branches} does not divide; "
                 f"choose sizes that divide, or ffn='shared'"
             )
-        if top_k is not None:
-            check_range(top_k=(top_k, 1, num_branches))
+        check_range("top_k", top_k, 1, num_branches)
         if top_k is not None and weights not in ("simplex", "softmax"):
             raise ValueError(
                 f"top_k is {top_k}, but weights={weights!r} learns no α by which to choose: leave "
@@ -346,7 +348,7 @@ class BranchedAttention(Attention):
             shares = largest.values / largest.values.sum()
             alpha = torch.zeros_like(alpha).scatter(0, largest.indices, shares)
         # Table 3 of the paper: even or random κ and α. Others leave every κ as it is.
-        for ablation in () if self.training else self.ablations:
+        for ablation in self.active_ablations:
             if ablation.name in ("uniform", "random"):
                 kappa_ablation = copy.copy(ablation)
                 if not self.merged:  # else κ is α, also at random

@@ -25,7 +25,7 @@ from torch import Tensor, nn
 
 from headwise.models.config import CausalLMConfig
 from headwise.ops import IGNORED_LABEL
-from headwise.ops.layers import without_autocast
+from headwise.ops.layers import at_least_float32, without_autocast
 
 
 class AdaptiveEmbedding(nn.Module):
@@ -100,7 +100,7 @@ class AdaptiveEmbedding(nn.Module):
         hidden = F.dropout(hidden[predicted], self.dropout, self.training)
         with without_autocast(hidden):  # under which the softmax would mix types
             output = self.softmax(self._as_weights(hidden), labels[predicted]).output
-        return -output.to(torch.promote_types(output.dtype, torch.float32)).sum()
+        return -at_least_float32(output).sum()
 
     def log_probs(self, hidden: Tensor) -> Tensor:
         """log p of all words, `(..., vocab_size)`, given `(..., embed_dim)`."""

@@ -183,9 +183,9 @@ class TransformerConfig(PreTrainedConfig):
         """
         parameters = dict(self.rope_parameters or {})
         for name in parameters:
-            check_choice(rope_parameters=(name, tuple(RopeParameters.__annotations__)))
+            check_choice("rope_parameters", name, RopeParameters.__annotations__)
         kind = parameters["rope_type"]
-        check_choice(rope_type=(kind, ("default", "linear", "llama3", "yarn")))
+        check_choice("rope_type", kind, ("default", "linear", "llama3", "yarn"))
         width = int(head_dim * parameters.get("partial_rotary_factor", 1.0))
         if not 0 < width <= head_dim or width % 2:
             raise ValueError(

@@ -27,7 +27,7 @@ from headwise.models.adaptive import AdaptiveEmbedding
 from headwise.models.config import TransformerConfig
 from headwise.models.plan import LayerSpec, Plan, build_system, system_class
 from headwise.ops import IGNORED_LABEL
-from headwise.ops.layers import ACTIVATIONS, hidden_width, make_norm
+from headwise.ops.layers import ACTIVATIONS, at_least_float32, hidden_width, make_norm
 from headwise.ops.rotary import Rotary
 
 
@@ -278,7 +278,7 @@ class HeadwiseModel(PreTrainedModel):
 
     def cross_entropy(self, logits: Tensor, labels: Tensor) -> Tensor:
         """Summed over all labels that are not -100, in float32 at least; in training smoothed."""
-        logits = logits.to(torch.promote_types(logits.dtype, torch.float32)).flatten(0, -2)
+        logits = at_least_float32(logits).flatten(0, -2)
         labels = labels.flatten()
         smoothing = getattr(self.config, "label_smoothing", 0.0) if self.training else 0.0
         return F.cross_entropy(
@@ -572,6 +572,5 @@ def sinusoids(positions: Tensor, embed_dim: int) -> Tensor:
 
 def squared_error(predicted: Tensor, labels: Tensor) -> Tensor:
     """The squared error summed over all labels that are not -100, at least in float32."""
-    dtype = torch.promote_types(predicted.dtype, torch.float32)
-    errors = predicted.to(dtype) - labels.to(dtype)
+    errors = at_least_float32(predicted) - labels
     return errors.masked_fill(labels == IGNORED_LABEL, 0.0).square().sum()

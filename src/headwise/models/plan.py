@@ -122,7 +122,7 @@ def layer_specs(plan: Plan, depths: Mapping[str, int]) -> dict[str, list[LayerSp
         plan = {site: plan for site in depths if _naming_site(kind, site, depths) == site}
     specs: dict[str, dict[int, LayerSpec]] = {site: {} for site in depths}
     for site, entries in plan.items():
-        check_choice(**{"a site in attention": (site, tuple(depths))})
+        check_choice("a site in attention", site, depths)
         for entry in entries if isinstance(entries, list) else [entries]:
             layers, spec = _read_entry(site, entry, depths)
             for layer in layers:
@@ -217,7 +217,7 @@ def _read_entry(site: str, entry: Any, depths: Mapping[str, int]) -> tuple[list[
         )
     preset = spec.pop("preset", None)
     if preset is not None:
-        check_choice(**{f"preset of {name}": (preset, tuple(kind.presets))})
+        check_choice(f"preset of {name}", preset, kind.presets)
         spec = {**kind.presets[preset], **spec}
     return numbers, spec
 

@@ -66,6 +66,11 @@ def without_autocast(x: Tensor) -> AbstractContextManager[Any]:
     return torch.autocast(device, enabled=False) if is_autocast else nullcontext()
 
 
+def at_least_float32(x: Tensor) -> Tensor:
+    """A tensor in float32, or in float64 if it is; half precision has too few digits for sums."""
+    return x.to(torch.promote_types(x.dtype, torch.float32))
+
+
 def in_float32(linear: nn.Module, x: Tensor) -> Tensor:
     """A linear map in the type of its weight, under autocast too; the result in float32 at least.
 
@@ -76,7 +81,7 @@ def in_float32(linear: nn.Module, x: Tensor) -> Tensor:
         x = x.to(weight.dtype)
     with without_autocast(x):
         y: Tensor = linear(x)
-    return y.to(torch.promote_types(y.dtype, torch.float32))
+    return at_least_float32(y)
 
 
 def is_traced() -> bool:

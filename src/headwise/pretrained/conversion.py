@@ -121,7 +121,7 @@ _QWEN: dict[str, Settings] = {"qwen2": {"bias": "qkv"}, "qwen3": {"qk_norm": Tru
 
 def _activation(config: Any, key: str, our_names: Mapping[str, str]) -> str:
     name = getattr(config, key)
-    check_choice(**{key: (name, tuple(our_names))})
+    check_choice(key, name, our_names)
     return our_names[name]
 
 

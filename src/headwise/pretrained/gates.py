@@ -281,7 +281,7 @@ def _class_over_heads(system: str | type[MultiHeadAttention]) -> type[MultiHeadA
     """The class of a system that combines heads; raises `ValueError` for other systems."""
     names = tuple(name for name, kind in SYSTEMS.items() if _combines_heads(kind))[1:]
     if isinstance(system, str) and ":" not in system:
-        check_choice(system=(system, names))
+        check_choice("system", system, names)
     kind: Any = system if isinstance(system, type) else system_class(system)
     if not _combines_heads(kind):
         raise ValueError(
@@ -322,7 +322,7 @@ def _select(
         known = tuple(dict.fromkeys(getattr(each, name) for each in attentions))
         values = known if requested is None else tuple(requested)
         for value in values:
-            check_choice(**{f"{name}s": (value, known)})
+            check_choice(f"{name}s", value, known)
         selected = [each for each in selected if getattr(each, name) in values]
     if not selected:
         raise ValueError("layers and sites name no attention together, expected at least one")
@@ -335,7 +335,7 @@ def _build_system(
     """A system for the heads of an attention, on its device and in its mode of training."""
     known = [name for name in plan_options(kind) if name not in plan_options(MultiHeadAttention)]
     for name in options:  # options of attention itself would change nothing
-        check_choice(option=(name, (*known, "neutral")))
+        check_choice("option", name, (*known, "neutral"))
     arguments = {name: value for name, value in options.items() if name != "neutral"}
     system = kind.as_head_gate(**attention.sizes(), **arguments)
     if options.get("neutral", True):

@@ -74,7 +74,7 @@ def prune_heads(model: Model, heads: Mapping[str, Iterable[int]]) -> Model:
             "headwise.fold_gates(model) if they are static"
         )
     for path in heads:
-        check_choice(**{"an attention in heads": (path, tuple(attentions))})
+        check_choice("an attention in heads", path, attentions)
     _prune(model, [_without(attentions[path], removed) for path, removed in heads.items()])
     return model
 

@@ -5,7 +5,7 @@ run on the same items.
 """
 
 import base64
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -35,15 +35,18 @@ def evaluate(
     model: HeadwiseModel, task: Task, split: str, settings: Evaluation, console: Console, label: str
 ) -> Outcome:
     """Evaluates a model on a split of the data, with the ablations of the settings."""
-
-    def map_with_bar(batches: Sequence[Any], compute: Callable[[Any], Any]) -> list[Any]:
-        with bars(console, transient=True) as progress:
-            bar = progress.add_task(label, total=len(batches), figures="batches evaluated")
-            return [compute(batch) for batch in progress.track(batches, task_id=bar)]
-
     say_begin(console, f"{label}: evaluation on {split} begins")
-    with applied_ablations(model, settings, console, label), undisturbed_evaluation(model):
-        outcome = task.evaluate(model, split, settings, map_with_bar)
+    with (
+        applied_ablations(model, settings, console, label),
+        undisturbed_evaluation(model),
+        bars(console, transient=True) as progress,
+    ):
+
+        def track(batches: Sequence[Any]) -> Iterable[Any]:
+            bar = progress.add_task(label, total=len(batches), figures="batches evaluated")
+            return progress.track(batches, task_id=bar)
+
+        outcome = task.evaluate(model, split, settings, track)
     return outcome.model_copy(update={"content_hash": task.content_hash(split)})
 
 
@@ -62,14 +65,6 @@ def applied_ablations(
         say(console, text, style="yellow")
     with ablated(model, ablations):
         yield
-
-
-def check_ablations(
-    model: HeadwiseModel, settings: Evaluation, console: Console, label: str
-) -> None:
-    """Raises `ValueError` if the model cannot compute with the ablations of the settings."""
-    with applied_ablations(model, settings, console, label):
-        pass
 
 
 # --- in the folder of a run ---------------------------------------------------------------------

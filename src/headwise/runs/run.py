@@ -21,7 +21,7 @@ from headwise.models.modeling import HeadwiseModel
 from headwise.models.parameters import freeze_all_but
 from headwise.recipes.pretrained import digest_weights
 from headwise.recipes.recipe import Recipe, task_class
-from headwise.runs.evaluate import check_ablations, with_scores
+from headwise.runs.evaluate import applied_ablations, with_scores
 from headwise.runs.folder import check_inputs, locked, read_model, read_recipe, read_result
 from headwise.runs.names import ENCODER, MODEL, RESULT, FolderError
 from headwise.tasks.task import Task
@@ -119,8 +119,8 @@ def _train(
     model = task.build_model(recipe)
     freeze_all_but(model, settings.trainable)
     model_class = type(model)  # FSDP changes the class
-    # before the training
-    check_ablations(model, recipe.evaluation, console, recipe.system or "the model")
+    with applied_ablations(model, recipe.evaluation, console, recipe.system or "the model"):
+        pass  # what does not fit the model is said before the training
     has_decisions = settings.record_decisions and _units(model)
     monitor = decision_monitor(task, settings.batch_tokens) if has_decisions else lambda model: {}
     progress = Trainer(

@@ -40,7 +40,7 @@ from headwise.ops import IGNORED_LABEL
 from headwise.recipes.pretrained import pretrained_config, pretrained_model
 from headwise.recipes.recipe import Recipe
 from headwise.tasks.scores import Outcome, Sample, Score, spread
-from headwise.tasks.task import BatchMap, Positions, PredictRequest, Task, map_batches
+from headwise.tasks.task import Positions, PredictRequest, Task, Track
 
 _SAMPLES = 12  # examples in a report
 _BATCH_SIZE = 64  # texts of a batch in evaluation and in `predict`
@@ -240,9 +240,7 @@ class Classification(Task):
         batch = super().collate(items)
         return batch if self.classes else {**batch, "labels": batch["labels"].float()}
 
-    def evaluate(
-        self, model: Any, split: str, evaluation: Any, map_batches: BatchMap = map_batches
-    ) -> Outcome:
+    def evaluate(self, model: Any, split: str, evaluation: Any, track: Track = iter) -> Outcome:
         """Computes the accuracy, or Pearson's and Spearman's correlation of a regression."""
         items = self.stored_items(split)
         order = np.argsort(lengths(items.rows, "input_ids")[:, 0], kind="stable")
@@ -256,7 +254,7 @@ class Classification(Task):
             return (logits[:, 0] if self.classes is None else logits.argmax(-1)).numpy()
 
         predicted = np.empty(len(items))
-        predicted[order] = np.concatenate(map_batches(batches, predict))
+        predicted[order] = np.concatenate([predict(batch) for batch in track(batches)])
         labels = numeric_column(items.rows, "labels").astype(float)
         if self.classes is None:
             outputs = [f"{number:.3f}" for number in predicted]

@@ -37,7 +37,7 @@ from headwise.pretrained.record import record
 from headwise.recipes.recipe import Evaluation, Recipe
 from headwise.settings import LARGEST_SEED, FrozenSettings
 from headwise.tasks.scores import Outcome, Score, spread
-from headwise.tasks.task import BatchMap, Positions, PredictRequest, Task, map_batches
+from headwise.tasks.task import Positions, PredictRequest, Task, Track
 from headwise.training.loss import preserve_rng_state
 
 PAIRS = "pairs"
@@ -222,9 +222,7 @@ class Images(Task):
 
     # --- scores ---------------------------------------------------------------------------------
 
-    def evaluate(
-        self, model: Any, split: str, evaluation: Any, map_batches: BatchMap = map_batches
-    ) -> Outcome:
+    def evaluate(self, model: Any, split: str, evaluation: Any, track: Track = iter) -> Outcome:
         @torch.no_grad()
         def total_nats(indices: list[int]) -> np.ndarray:
             """Returns -ln p of the pixels of each image, and their number, `(images, 2)`."""
@@ -235,7 +233,8 @@ class Images(Task):
             return np.stack([totals, np.full_like(totals, nats.size(1))], axis=1)
 
         # Images are equally long, so that their batches are in the order of the split.
-        rows = np.concatenate(map_batches(self.batches(split, _BATCH_TOKENS), total_nats))
+        batches = self.batches(split, _BATCH_TOKENS)
+        rows = np.concatenate([total_nats(indices) for indices in track(batches)])
         note = f"of pixels, each of one of {len(self.palette.colors)} colours"
         score = Score.from_rows(
             "bits per dimension", rows, "bits", lower_is_better=True, digits=3, note=note

@@ -43,7 +43,7 @@ from headwise.ops import IGNORED_LABEL
 from headwise.recipes.recipe import Evaluation, Recipe
 from headwise.settings import LARGEST_SEED
 from headwise.tasks.scores import LEAST_ITEMS, Outcome, Score
-from headwise.tasks.task import BatchMap, Positions, PredictRequest, Task, map_batches
+from headwise.tasks.task import Positions, PredictRequest, Task, Track
 from headwise.training.loss import preserve_rng_state
 
 _BATCH_TOKENS = 8192  # tokens that a model reads at once in evaluation
@@ -200,14 +200,12 @@ class LanguageModelling(RunningText):
         super().save(folder)
         GenerationConfig(**generation_options(self.recipe, self.tokenizer)).save_pretrained(folder)
 
-    def evaluate(
-        self, model: Any, split: str, evaluation: Any, map_batches: BatchMap = map_batches
-    ) -> Outcome:
+    def evaluate(self, model: Any, split: str, evaluation: Any, track: Track = iter) -> Outcome:
         """Computes the perplexity per word and per token, and the bits per byte."""
         lines = chain.from_iterable(rows["text"] for rows in self.rows[split].iter(1000))
         sizes = ((len(line.split()), len(line.encode())) for line in lines)
         words, num_bytes = np.fromiter(sizes, np.dtype((np.int32, 2))).T  # of each line
-        nats, tokens, unknown = self._line_losses(model, split, evaluation.context, map_batches)
+        nats, tokens, unknown = self._line_losses(model, split, evaluation.context, track)
         unknown_share = unknown.sum() / tokens.sum()
         unknown_note = f"; {unknown_share:.1%} of the tokens are <unk>" if unknown_share else ""
         counts = {"word perplexity": (words + 1, "words and line ends")}
@@ -224,9 +222,7 @@ class LanguageModelling(RunningText):
             scores.append(Score.from_rows(name, rows, statistic, **fields))
         return Outcome(scores=scores)
 
-    def _line_losses(
-        self, model: Any, split: str, context: int | None, map_batches: BatchMap
-    ) -> np.ndarray:
+    def _line_losses(self, model: Any, split: str, context: int | None, track: Track) -> np.ndarray:
         """Returns the nats, the number of tokens and of <unk> of each line, `(3, lines)`."""
         blocks = self.stored_items(split).rows.with_format("numpy")["input_ids"][:]
         stream = np.concatenate([blocks[0][:1], *(block[1:] for block in blocks)])
@@ -253,7 +249,8 @@ class LanguageModelling(RunningText):
             nats = F.cross_entropy(logits.flatten(0, 1).float(), targets, reduction="none")
             return nats.double().cpu().numpy()
 
-        nats, targets = np.concatenate(map_batches(list(pairwise(cuts)), losses)), stream[1:]
+        nats = np.concatenate([losses(span) for span in track([*pairwise(cuts)])])
+        targets = stream[1:]
         line = np.cumsum(stream[:-1] == self.tokenizer.eos_token_id) - 1  # of each target
         figures = nats, np.ones(num_targets), targets == self.tokenizer.unk_token_id
         return np.stack([np.bincount(line, figure) for figure in figures])

@@ -32,7 +32,7 @@ from headwise.recipes.recipe import Evaluation, Recipe
 from headwise.settings import LARGEST_SEED, FrozenSettings
 from headwise.tasks.language import RunningText, RunningTextData
 from headwise.tasks.scores import Outcome, Score
-from headwise.tasks.task import BatchMap, Positions, PredictRequest, map_batches
+from headwise.tasks.task import Positions, PredictRequest, Track
 
 _BATCH_TOKENS = 4096  # tokens of a batch in evaluation
 _LINES = 32  # lines that are filled in at once
@@ -161,9 +161,7 @@ class MaskedLanguageModelling(RunningText):
         described = super().describe(batch)
         return {stack: replace(x, classes={"mask": hidden}) for stack, x in described.items()}
 
-    def evaluate(
-        self, model: Any, split: str, evaluation: Any, map_batches: BatchMap = map_batches
-    ) -> Outcome:
+    def evaluate(self, model: Any, split: str, evaluation: Any, track: Track = iter) -> Outcome:
         """Computes perplexity and accuracy over all chosen tokens, also those that are not masked.
 
         This is how the papers count.
@@ -191,7 +189,7 @@ class MaskedLanguageModelling(RunningText):
             return sums
 
         batches, figures = self.batches(split, _BATCH_TOKENS), np.empty((len(items), 3))
-        figures[list(chain(*batches))] = np.concatenate(map_batches(batches, score))
+        figures[list(chain(*batches))] = np.concatenate([score(batch) for batch in track(batches)])
         count = f"{int(figures[:, 1].sum()):,} hidden tokens in {len(items):,} sequences"
         fields = {"lower_is_better": True, "digits": 2, "note": count}
         perplexity = Score.from_rows("perplexity", figures[:, :2], "perplexity", **fields)

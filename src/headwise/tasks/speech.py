@@ -47,7 +47,7 @@ from headwise.models.speech import SpeechEnhancer
 from headwise.ops import IGNORED_LABEL
 from headwise.recipes.recipe import Recipe
 from headwise.tasks.scores import Outcome, Score
-from headwise.tasks.task import BatchMap, Positions, PredictRequest, Task, map_batches
+from headwise.tasks.task import Positions, PredictRequest, Task, Track
 
 _GROUP = r"\(.+\)"  # of a regular expression
 Noise = Literal["white", "pink", "brown", "babble", "recordings"]
@@ -223,9 +223,7 @@ class SpeechEnhancement(Task):
 
     # --- scores ---------------------------------------------------------------------------------
 
-    def evaluate(
-        self, model: Any, split: str, evaluation: Any, map_batches: BatchMap = map_batches
-    ) -> Outcome:
+    def evaluate(self, model: Any, split: str, evaluation: Any, track: Track = iter) -> Outcome:
         """Computes PESQ and SI-SDR of the noisy and the enhanced speech."""
         utterances, rate = self._split_items(split, is_training=False), self.recipe.data.rate
 
@@ -233,7 +231,7 @@ class SpeechEnhancement(Task):
             noisy, clean = utterances.piece_waves(index)
             return utterance_scores(clean, noisy, enhance(model, noisy), rate)
 
-        rows = map_batches(range(len(utterances)), score)
+        rows = [score(index) for index in track(range(len(utterances)))]
         table = {name: np.array([row[name] for row in rows]) for name in rows[0]}
         return Outcome(scores=mean_scores(table, rate))
 

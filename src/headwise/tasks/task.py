@@ -5,7 +5,7 @@ A task of your own is a subclass of `Task`, named by `task: module:Class` in a r
 
 import sys
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, field
 from itertools import chain
@@ -36,13 +36,8 @@ from headwise.recipes.recipe import Evaluation, Recipe
 from headwise.tasks.scores import Outcome
 from headwise.training.batches import token_batches
 
-# Returns the results of a function for some batches, in order; a command may show a progress bar.
-BatchMap = Callable[[Sequence[Any], Callable[[Any], Any]], list[Any]]
-
-
-def map_batches(batches: Sequence[Any], compute: Callable[[Any], Any]) -> list[Any]:
-    """Returns what `compute` returns for each batch, in order."""
-    return [compute(batch) for batch in batches]
+# Goes through a sequence, and may show how far it is, as `rich.progress.track` does.
+Track = Callable[[Sequence[Any]], Iterable[Any]]
 
 
 @dataclass(frozen=True)
@@ -257,11 +252,7 @@ class Task(TaskData, ABC):
 
     @abstractmethod
     def evaluate(
-        self,
-        model: HeadwiseModel,
-        split: str,
-        evaluation: Evaluation,
-        map_batches: BatchMap = map_batches,
+        self, model: HeadwiseModel, split: str, evaluation: Evaluation, track: Track = iter
     ) -> Outcome:
         """Returns the scores, samples and picture of a trained model on one split.
 

@@ -32,7 +32,7 @@ from headwise.models.text import Seq2SeqLM, shift_right
 from headwise.ops import IGNORED_LABEL
 from headwise.recipes.recipe import Evaluation, Recipe
 from headwise.tasks.scores import Outcome, Sample, Score, spread
-from headwise.tasks.task import BatchMap, Positions, PredictRequest, Task, map_batches
+from headwise.tasks.task import Positions, PredictRequest, Task, Track
 from headwise.training.batches import token_batches
 
 _SEARCH_TOKENS = 4096  # source tokens of a batch, times the beam size
@@ -208,12 +208,10 @@ class Translation(Task):
             "decoder": Positions(inputs.shape, inputs, target),
         }
 
-    def evaluate(
-        self, model: Any, split: str, evaluation: Any, map_batches: BatchMap = map_batches
-    ) -> Outcome:
+    def evaluate(self, model: Any, split: str, evaluation: Any, track: Track = iter) -> Outcome:
         self.stored_items(split)  # raises an error for a stream
         sources, references = (list(self.rows[split][side]) for side in ("source", "target"))
-        outputs = translate(model, self.source, self.target, sources, evaluation, map_batches)
+        outputs = translate(model, self.source, self.target, sources, evaluation, track)
         scores = bleu_and_chrf(outputs, references, evaluation.bleu, self.language)
         long = [i for i, text in enumerate(sources) if len(text.split()) >= 4]  # worth showing
         samples = [
@@ -242,7 +240,7 @@ def translate(
     target: PreTrainedTokenizerFast,
     texts: Sequence[str],
     evaluation: TranslationEvaluation,
-    map_batches: BatchMap = map_batches,
+    track: Track = iter,
 ) -> list[str]:
     """Returns the translation of each text as one line; that of an empty text is empty."""
     lines = [_one_line(text) for text in texts]
@@ -267,8 +265,8 @@ def translate(
         return [_one_line(text) for text in target.batch_decode(ids, skip_special_tokens=True)]
 
     translations = {"": ""}
-    for batch, outputs in zip(batches, map_batches(batches, search), strict=True):
-        translations.update(zip(batch, outputs, strict=True))
+    for batch in track(batches):
+        translations.update(zip(batch, search(batch), strict=True))
     return [translations[line] for line in lines]
 
 

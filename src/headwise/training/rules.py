@@ -18,7 +18,7 @@ from headwise.heads.system import System
 from headwise.messages import cut, did_you_mean
 from headwise.models.inspect import layer_label
 from headwise.models.parameters import decayed_parameters
-from headwise.models.plan import rule_name
+from headwise.models.plan import rule_name, system_class
 
 
 class TrainingRules:
@@ -232,6 +232,12 @@ def rules_in(model: nn.Module) -> dict[type[Rule], dict[str, System]]:
         if isinstance(module, System) and module.rule is not None:
             by_rule.setdefault(module.rule, {})[path] = module
     return by_rule
+
+
+def settings_in_use(model: nn.Module, settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Those of the settings of all rules, by system, whose rule a system of the model has."""
+    held = rules_in(model)
+    return {name: each for name, each in settings.items() if system_class(name).rule in held}
 
 
 class RulesMixin:

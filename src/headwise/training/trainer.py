@@ -24,7 +24,6 @@ from torch import Tensor, nn
 from transformers.modeling_layers import GradientCheckpointingLayer
 
 from headwise.files import written_whole
-from headwise.models.plan import system_class
 from headwise.ops import IGNORED_LABEL
 from headwise.ops.replicas import full_tensor, shard_like
 from headwise.training.batches import Batch, Batches
@@ -38,7 +37,7 @@ from headwise.training.checkpoints import (
 )
 from headwise.training.console import StopSignal, Watch
 from headwise.training.loss import flush_denormal, mean_loss, on_device, undisturbed_evaluation
-from headwise.training.rules import TrainingRules, rules_in
+from headwise.training.rules import TrainingRules, settings_in_use
 from headwise.training.settings import TrainingSettings
 
 if TYPE_CHECKING:  # it stands a floor above
@@ -115,14 +114,11 @@ class Trainer:
         if is_sharded:
             _apply_fsdp(model, accelerator.device)
         model.to(accelerator.device)
-        there = rules_in(model)
-        # A recipe has the settings of all rules.
-        own_settings = {n: s for n, s in settings.rules.items() if system_class(n).rule in there}
         self._rules = TrainingRules(
             model,
             total,
             steps_per_epoch=per_epoch or None,
-            settings=own_settings,
+            settings=settings_in_use(model, settings.rules),
         )
         self._optimizer = self._make_optimizer()
         if self._world > 1 and not is_sharded and self._progress.total:
