@@ -57,8 +57,9 @@ class MixtureOfAttentionHeads(Attention):
         balance: whether the balance loss is of the whole `"batch"`, as in the authors' code, or of
             each `"sequence"`, as the paper writes it.
         balance_coef, z_coef: α and β.
-        per_batch: divide the losses by the number of the batch's tokens. The authors' code does,
-            as it adds them once to a sum over tokens; by default they are added to a mean.
+        per_batch: divide the losses by the number of queries of this attention that are no padding.
+            The authors' code adds them once to a sum over target tokens, which is the same in a
+            decoder; by default they are added to a mean.
         noisy: add noise to the router's logits in training, of a learned size (equation 3).
         num_key_value_heads: how many heads each expert has, one for each shared head of keys. Shen
             et al. 2024, *JetMoE*, https://arxiv.org/abs/2404.07413.

@@ -181,8 +181,7 @@ class BranchedAttention(Attention):
         weights: κ and α are learned on the `"simplex"`; or they are the `"softmax"` of what is
             learned, and start in the same way; or they are `"random"`, or `"uniform"` (1/M), or
             `"fixed"` where they start, and nothing is learned.
-        start: where κ and α start: at a `"random"` point, which leaves most branches nearly silent,
-            or `"even"`, at 1/M each.
+        start: where κ and α start: at a `"random"` point of the simplex, or `"even"`, at 1/M each.
         merged: κ and α are one vector, the parameter `alpha`.
         top_k: how many branches are summed, those of largest α, which is scaled to sum 1 over
             them; all of them if not given. The others are computed all the same.

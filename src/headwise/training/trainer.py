@@ -211,7 +211,10 @@ class Trainer:
                 loss.backward()
             self._loss_sum = self._loss_sum + loss.detach()
         if settings.clip_norm:
-            nn.utils.clip_grad_norm_(self._unwrapped.parameters(), settings.clip_norm)
+            # Rules move their own parameters at rates of their own, in steps of their own too.
+            own = {p for rule in self._rules.rules.values() for p in rule.own_group()}
+            clipped = [p for p in self._unwrapped.parameters() if p not in own]
+            nn.utils.clip_grad_norm_(clipped, settings.clip_norm)
         factor = progress.lr_scale * settings.factor(progress.step, progress.total)
         self._rate = settings.learning_rate * factor
         for parameter_group in self._optimizer.param_groups:
