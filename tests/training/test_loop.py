@@ -148,6 +148,22 @@ def test_training_takes_the_steps_of_a_plain_loop(tmp_path_factory, recipe):
     assert run.validations == {steps: pytest.approx(mean_loss(model, toy.Reversals(12, seed=1)))}
 
 
+@pytest.mark.parametrize("system", ["mae", "weighted"])
+def test_what_a_rule_moves_at_its_own_rate_is_not_clipped(tmp_path, system):
+    """Jointly trained gates of MAE then learn as in G steps, which nothing clips."""
+    options = {"max_steps": 1, "rules": {"mae": {"method": "joint"}}, "final_model": "last"}
+    free, clipped = (
+        toy.train(tmp_path / str(norm), toy.model(system), clip_norm=norm, **options)
+        for norm in (0.0, 1e-12)
+    )
+    start, own = toy.model(system).state_dict(), 0
+    for name, weight in clipped.model.state_dict().items():
+        if "gate." in name or name.endswith((".alpha", ".kappa")):
+            torch.testing.assert_close(weight, free.model.state_dict()[name])
+            own += not torch.equal(weight, start[name])
+    assert own
+
+
 def test_losses_that_systems_add_count_once_whatever_is_accumulated(tmp_path):
     collate = RecordingCollate()
     model = toy.model({"encoder_self": MOA})

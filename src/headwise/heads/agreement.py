@@ -285,9 +285,9 @@ def em_routing(
 
     with C = 1/N at first and λ = inverse_temperature · (1 − 0.95^(i+1)) in iteration i = 0, 1, …
     The paper follows Hinton et al. 2018, *Matrix Capsules with EM Routing*, and has a “fixed
-    schedule” of λ, without its limit. With theirs, 0.01, A is 0.500 in capsules of one dimension, and
-    routing is by the densities alone; at 100 activations vary by tenths and decide. The paper's printed
-    density lacks a square root.
+    schedule” of λ, without its limit. With theirs, 0.01, A is 0.500 in capsules of one dimension,
+    and routing is by the densities alone; at 100 activations vary by tenths and decide. The paper's
+    printed density lacks a square root.
 
     `activation` says what A is: the `"sigmoid"` above; `"standardised"`, that of costs
     β_u Σ_h C_{h→n} + χ_n less their mean over capsules, over their deviation, at a λ that rises

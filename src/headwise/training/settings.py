@@ -67,8 +67,9 @@ class TrainingSettings(Settings):
     a system excludes are not decayed. With `nesterov` it is not decoupled, but added to the
     gradients."""
     clip_norm: float = Field(0.0, ge=0)
-    """Largest norm of the gradients; 0 does not clip them. Parameters that a rule moves at a rate of
-    its own (MAE's gates, κ and α of the Weighted Transformer) are not clipped, nor in the norm."""
+    """Largest norm of the gradients; 0 does not clip them. Parameters to which a rule gives a rate
+    of their own (MAE's gates, κ and α of the Weighted Transformer) are not clipped, nor in the
+    norm."""
     precision: Literal["auto", "float32", "bf16"] = "auto"
     """Precision of matrix products. `auto`: bf16 where the GPU has it, else float32. With `bf16`
     (autocast) weights stay in float32."""
