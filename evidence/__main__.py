@@ -70,13 +70,13 @@ def run(
     ] = True,
     results: Results = RESULTS,
 ) -> None:
-    """Train what claims lack, and say what the results show; a stopped run goes on.
+    """Train what claims lack, and say what the results show; a stopped run resumes.
 
     The data are in the folder `data`, see evidence/README.md.
     """
     from evidence.runs import measure, train
 
-    with clear_errors("The same command goes on from here."):
+    with clear_errors("The same command resumes from here."):
         claims, lines = read_catalogue().claims(ids), read_lines(results)
         numbers = [int(number) for number in parse_names("--seeds", seeds)]
         for name in dict.fromkeys(c.experiment for c in claims.values() if c.experiment):

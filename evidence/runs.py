@@ -31,7 +31,7 @@ ALIASES = {"mae=random-expert": "mae=only-expert,expert=0"}
 
 
 def compare(name: str, folder: Path, *options: str, **environment: str) -> int:
-    """Runs `headwise compare`, which goes on from where it was stopped; returns how it ended."""
+    """Runs `headwise compare`, which resumes from where it was stopped; returns how it ended."""
     command = [sys.executable, "-m", "headwise", "compare", recipe_path(name), f"--output={folder}"]
     # Control-C reaches it too, and it ends after a checkpoint; `subprocess.run` would kill it.
     with subprocess.Popen([*command, *options], env={**os.environ, **environment}) as process:

@@ -7,7 +7,7 @@ import sys
 
 def main() -> None:
     """Runs the command of `sys.argv`."""
-    # A letter that the terminal's encoding has not must not end a command after all its work.
+    # A character that the terminal cannot encode must not end a command after all its work.
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")

@@ -78,7 +78,7 @@ class Run(RuleBasedStateMachine):
     @precondition(lambda self: self.checkpoints and not self.is_finished)
     @rule(file=st.sampled_from(toy.STATE), damage=st.sampled_from(["cut", "changed", "deleted"]))
     def damaged(self, file: str, damage: str) -> None:
-        """It is said, and the run goes on from the checkpoint before the damaged one."""
+        """It is said, and the run resumes from the checkpoint before the damaged one."""
         *earlier, last = self.checkpoints
         content = (last / file).read_bytes()
         (last / file).unlink()
@@ -175,7 +175,7 @@ def test_any_mishaps_in_any_order(machine):
 
 
 def test_a_changed_byte_of_a_tensor_is_noticed(tmp_path):
-    """The run goes on from the checkpoint before, and has the records of one without damage."""
+    """The run resumes from the checkpoint before, and has the records of one without damage."""
     whole = toy.train(tmp_path / "whole", evaluate_every=1)
     with pytest.raises(toy.Interrupted):
         toy.train(tmp_path / "run", evaluate_every=1, collate=toy.Signalled(9))
@@ -189,7 +189,7 @@ def test_a_changed_byte_of_a_tensor_is_noticed(tmp_path):
     state.write_bytes(content)
     run = toy.train(tmp_path / "run", evaluate_every=1)
     assert f"{last.name} cannot be used (training.pt cannot be read" in run.said
-    assert f"goes on from {before.name}" in run.said and run.history == whole.history
+    assert f"resumes from {before.name}" in run.said and run.history == whole.history
 
 
 # --- what a training has waited for -----------------------------------------------------------
@@ -222,7 +222,7 @@ def test_a_run_that_was_stopped_has_the_records_of_one_that_was_not(tmp_path, co
             model, collate = toy.model(system, dropout=0.2), toy.Signalled(call)
             toy.train(tmp_path / "run", model, collate=collate, **options)
     run = toy.train(tmp_path / "run", toy.model(system, seed=9, dropout=0.2), **options)
-    assert run.said.startswith("training: training goes on from step ")
+    assert run.said.startswith("training: training resumes from step ")
     assert (run.steps, run.history) == (whole.steps, whole.history)
     state = run.model.state_dict()
     assert all(torch.equal(state[name], x) for name, x in whole.model.state_dict().items())

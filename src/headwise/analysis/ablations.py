@@ -202,7 +202,7 @@ def parse_ablations(texts: Sequence[str]) -> dict[str, dict[str, Any]]:
 def removable_parts(system: System) -> list[str]:
     """Says what can be removed from a system, one at a time: its units, such as experts, and heads.
 
-    Of what it has only one, nothing can be removed: nothing would be left.
+    A part of which it has only one cannot be removed: nothing would be left.
     """
     parts = dict.fromkeys((system.unit, "head"))
     supported = [part for part in parts if f"without-{part}" in system.supported_ablations]

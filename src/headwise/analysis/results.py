@@ -79,7 +79,7 @@ class Tries(Record):
 class Compared(Record):
     """What is compared on one data set: `comparison.json` of its folder, beside the runs.
 
-    What was found stands in the runs; of the comparison as a whole there are measured times alone.
+    The results are in the runs; of the comparison as a whole there are measured times alone.
     """
 
     title: str

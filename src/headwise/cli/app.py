@@ -29,7 +29,7 @@ app = typer.Typer(
     pretty_exceptions_show_locals=False,
 )
 imported_modules: list[str] = []  # those of `--import`, which the processes of a command import too
-GOES_ON = "The same command goes on from here."
+GOES_ON = "The same command resumes from here."
 
 
 def command(panel: str, example: str) -> Callable[[Callable[..., None]], Callable[..., None]]:

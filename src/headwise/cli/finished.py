@@ -146,7 +146,9 @@ def predict(
 @command("Look inside", "headwise analyse runs/lm-pydoc-moa --ablation-level model")
 def analyse(
     models: Models,
-    text: Annotated[Path | None, Option(help="Of models of no run: a file with items.")] = None,
+    text: Annotated[
+        Path | None, Option(help="For models without a run: a file with items.")
+    ] = None,
     split: Split = "test",
     ablation_level: Annotated[Literal["none", "model", "units"], Option()] = "units",
     output: Page = None,

@@ -144,7 +144,7 @@ def _print_commands(planned: "list[DatasetComparison]", folder: Path, console: C
     for run_folder in waiting:
         _python_m, *arguments = train_command(run_folder, imported_modules)
         typer.echo(shlex.join(arguments))
-    hint = "the same command goes on, and without --print-commands makes the report"
+    hint = "the same command resumes, and without --print-commands makes the report"
     say(console, f"{len(waiting)} commands; when they have ended, {hint}")
 
 
@@ -163,7 +163,7 @@ def train(
 ) -> None:
     """Train one system and evaluate it. A stopped run continues where it was stopped.
 
-    The results stand in result.json of the run's folder. The exit status is 1 if the training has
+    The results are in result.json of the run's folder. The exit status is 1 if the training has
     diverged: its validation loss is no number.
     """
     from headwise.recipes.document import check_names, shipped_recipes
@@ -174,7 +174,7 @@ def train(
         check_run(Path(recipe))
         options = {"--system": system, "--dataset": dataset, "--output": output, "--set": changes}
         if names := " and ".join(name for name, value in options.items() if value):
-            raise ValueError(f"{recipe} is a run, which goes on as it is: leave out {names}")
+            raise ValueError(f"{recipe} is a run, which resumes as it is: leave out {names}")
     else:
         check_names(recipe, filter(None, [system]), filter(None, [dataset]), changes or [])
 

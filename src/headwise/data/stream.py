@@ -5,7 +5,7 @@ together and give batches in a random order; then the next window is read. At it
 begins again, with its shards in another order. So a stream has no length and no end.
 
 The order depends on the seed, the pass and the window alone. A position tells the window and the
-number of its batches that were given, so that a resumed run goes on with exactly the next batch.
+number of its batches that were given, so that a resumed run continues with exactly the next batch.
 (The shuffle buffers of `datasets` are empty when a run is resumed.)
 """
 

@@ -240,7 +240,7 @@ class ExpertGate(nn.Module):
         self.dropout, self.init = dropout, init
 
     def reset_parameters(self, init: str | None = None) -> None:
-        # By nn.init throughout, which from_pretrained makes spare what it has loaded.
+        # Functions of nn.init alone: from_pretrained has them leave what it has loaded.
         for ones in (self.norm.weight, self.norm.running_var):
             nn.init.ones_(ones)
         for zeros in (self.norm.bias, self.norm.running_mean, self.norm.num_batches_tracked):

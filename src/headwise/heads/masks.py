@@ -48,7 +48,7 @@ def merge_masks(
     """One mask that broadcasts to `(batch, heads, queries, keys)`, or None where all is attended.
 
     It is boolean, `True` = not attended, or a float mask to add if either mask given was one. Query
-    t stands at position offset + t of the keys (the offset counts what a decoding cache holds).
+    t is at position offset + t of the keys (the offset counts what a decoding cache holds).
     """
     hidden: Tensor | None = None
     added: Tensor | None = None

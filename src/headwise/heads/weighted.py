@@ -89,7 +89,7 @@ class LearnBranchWeights(Rule):
     After each optimizer step they are projected back onto the simplex, unless a layer has them as a
     softmax; then what follows holds for its logits. They have a learning rate of their own,
     (d/N)^-0.5 · min(s^-0.5, s · 400^-1.5) at step s in a model of N layers, and do not change in
-    the last steps, while the rest goes on learning.
+    the last steps, while the rest still learns.
 
     The other parameters have d^-0.5 · min(s^-0.5, s · 4000^-1.5) in the paper: κ and α warm up in a
     tenth of their steps, to √(10N) times their peak.
@@ -132,7 +132,7 @@ class LearnBranchWeights(Rule):
         return progress.step >= self.settings.frozen_from(progress.total_steps)
 
     def _depth(self) -> int:
-        """N, of the model that has the systems, which may stand in another, such as Lightning's."""
+        """N, of the model that has the systems, which may be in another, such as Lightning's."""
         configs = (getattr(module, "config", None) for module in self.model.modules())
         depths = (getattr(config, "num_hidden_layers", None) for config in configs)
         return int(next(filter(None, depths), len(self.systems)))

@@ -56,8 +56,8 @@ class TransformerConfig(PreTrainedConfig):
             alone. A system whose equations have none has none, whatever this says.
         scale_embeddings: whether embeddings are multiplied by √embed_dim, as published.
         embedding_norm: whether a norm follows the embeddings, as in BERT.
-        pad_token_id, bos_token_id, eos_token_id: ids of special tokens; None if there are none. Of
-            ends there may be a list.
+        pad_token_id, bos_token_id, eos_token_id: ids of special tokens; None if there are none.
+            `eos_token_id` may be a list.
 
     Raises:
         TypeError: an argument that neither headwise nor transformers knows.

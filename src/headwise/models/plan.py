@@ -1,4 +1,4 @@
-"""A plan says which system of heads stands at which site and layer of a model.
+"""A plan says which system of heads is at which site and layer of a model.
 
     attention: mae                                    # every site, the layers of its paper
     attention: {system: moa, size: 8K32E64D}          # the same, with options
@@ -110,7 +110,7 @@ def layer_specs(plan: Plan, depths: Mapping[str, int]) -> dict[str, list[LayerSp
             order: `{"encoder_self": 6, "decoder_self": 6, "decoder_cross": 6}`.
 
     Raises:
-        ValueError: the plan names what there is not, or what cannot stand there.
+        ValueError: the plan names an unknown system, site or layer, or one that does not fit there.
 
     >>> layer_specs({"encoder_self": {"system": "mae", "layers": [1]}}, {"encoder_self": 2})
     {'encoder_self': [{'system': 'standard'}, {'system': 'mae'}]}
@@ -133,7 +133,7 @@ def layer_specs(plan: Plan, depths: Mapping[str, int]) -> dict[str, list[LayerSp
     if empty and (not is_whole or empty == list(plan)):
         site = empty[0]
         raise ValueError(
-            f"attention.{site}: {plan[site]!r} stands in none of {depths[site]} layers (its paper "
+            f"attention.{site}: {plan[site]!r} is in none of {depths[site]} layers (its paper "
             f"keeps the first two and the last standard): name layers, as in layers: [0]"
         )
     for layer, spec in specs.get("decoder_self", {}).items():

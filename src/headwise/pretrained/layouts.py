@@ -110,7 +110,7 @@ def find_attentions(
         raise ValueError(
             f"model is a {type(model).__name__} without an attention whose heads are known, "
             f"expected a model of transformers; one of headwise gets another system by its "
-            f"with_attention; where an attention of your own has its heads, say by layouts="
+            f"with_attention; for an attention of your own, pass layouts="
             f"{{{own!r}: headwise.HeadLayout(projection=..., num_heads=...)}}"
         )
     return found

@@ -91,7 +91,7 @@ def text_input(
 
     Of two texts for a classifier, a tab stands between them. A translation model without a target
     reads its own translation. From a masked language model one token in seven is hidden, if no
-    mask stands in the text. A text that is too long for the model is cut, which the page says.
+    mask is in the text. A text that is too long for the model is cut, which the page says.
 
     Raises:
         ValueError: the text is empty, or the model takes no target.

@@ -3,7 +3,7 @@
 A comparison is a folder of runs `SYSTEM-seedN`, and of tries of `--tune` in `tries/SYSTEM/`. A
 comparison on several data sets has one such folder for each data set. Finished runs are not trained
 again, and other systems and seeds may join them. `comparison.json` says what is compared; the
-results stand in the folders of the runs.
+results are in the folders of the runs.
 """
 
 from collections.abc import Callable, Sequence
@@ -310,7 +310,7 @@ def run_comparison(
 
     Raises:
         FolderError: a folder holds something else.
-        Interrupted: Ctrl-C came; the next call goes on.
+        Interrupted: Ctrl-C came; the next call resumes.
         RunsFailed: some runs failed; all others are finished.
     """
     launcher = launcher or Launcher()

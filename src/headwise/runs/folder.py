@@ -2,7 +2,7 @@
 
     recipe.yaml       the recipe of the run; no other is ever trained in the folder
     inputs.txt        hashes of the data, and of the weights it starts from
-    checkpoint-N/     all that training needs to go on from step N
+    checkpoint-N/     all that training needs to resume from step N
     logs/             files of loggers, such as TensorBoard's
     log.txt           the output of a run that another process has started
     progress.json     the step of its training, for the bars of that process

@@ -1,7 +1,7 @@
 """Trains many runs: one after the other, several at a time, or on the machines of a Ray cluster.
 
 The command `headwise train FOLDER` trains the run of a folder, from its last checkpoint. Many runs
-are many such commands. The progress and the result of a run stand in its folder, which the machines
+are many such commands. The progress and the result of a run are in its folder, which the machines
 of a cluster share.
 """
 
@@ -226,7 +226,7 @@ class _RunTask:
     def __init__(self, ray: Any, arguments: list[str], folder: Path) -> None:
         threads = os.environ.get("OMP_NUM_THREADS") or "1"
         gpus = 1 if ray.cluster_resources().get("GPU") else 0
-        # A run whose machine is lost goes on elsewhere.
+        # A run whose machine is lost resumes elsewhere.
         options = {"num_cpus": int(threads), "num_gpus": gpus, "max_retries": 3}
         train = ray.remote(**options)(train_on_worker)
         share = dict.fromkeys(_THREADS, threads)

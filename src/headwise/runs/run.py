@@ -47,8 +47,8 @@ def train_run(folder: Path, console: Console, *, task: Task | None = None) -> Ru
         The result; None in the other processes of `torchrun`.
 
     Raises:
-        FolderError: another process is at work in the folder, or the data have changed.
-        Interrupted: Ctrl-C or SIGTERM came; the next call goes on.
+        FolderError: another process works in the folder, or the data have changed.
+        Interrupted: Ctrl-C or SIGTERM came; the next call resumes.
     """
     recipe = read_recipe(folder, keys=())
     accelerator = accelerator_for(recipe.training, folder)
@@ -86,7 +86,7 @@ def _read_data(folder: Path, recipe: Recipe, console: Console) -> Task:
     """Reads the data of a recipe, and prints facts about them.
 
     The encoder is that of the model in the folder, or the one that its comparison has put there.
-    Without either it is learned, and stands in the cache for a run that goes on.
+    Without either it is learned, and is in the cache for a run that resumes.
     """
     encoders = [folder / name for name in (MODEL, ENCODER) if (folder / name).is_dir()]
     task = task_class(recipe.task)(recipe, next(iter(encoders), None))

@@ -124,7 +124,7 @@ def padding_changes_nothing(
     expected, actual = (_values(p.result, real) | p.traces for p in (first, second))
     _assert_same("with other numbers at padding", actual, expected)
     input_gradient = first.gradients.pop("the input", torch.zeros(*padding.shape, 1))
-    assert not input_gradient[padding].any(), "what stands at padding gets a gradient"
+    assert not input_gradient[padding].any(), "what is at padding gets a gradient"
     if rows.any() and not (rows.all() and times.all()) and not first.draws:
         cropped = noisy.rows(rows)._replace(sequence=noisy.sequence[rows][:, times])
         crop = run(subject, cropped, padding=padding[rows][:, times], train=True, gradients=True)

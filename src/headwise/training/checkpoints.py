@@ -66,8 +66,8 @@ def last_readable(folder: Path, say: Callable[[str, str], None]) -> Path | None:
             read_checkpoint(last)
             return last
         except ValueError as error:
-            goes_on = f"goes on from {paths[-1].name}" if paths else "begins anew"
-            say(f"{last.name} cannot be used ({error}): the run {goes_on}", "yellow")
+            next_start = f"resumes from {paths[-1].name}" if paths else "begins anew"
+            say(f"{last.name} cannot be used ({error}): the run {next_start}", "yellow")
         damaged = last.with_name(f"damaged-{last.name}")
         remove(damaged)
         last.rename(damaged)

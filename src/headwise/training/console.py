@@ -75,7 +75,7 @@ class Watch:
         """While it is open, shows a training of `total` steps, `step` of which are done."""
         self._progress = {"step": step, "total": total}
         if not self._console.is_terminal:
-            begins = f"goes on from step {step:,}" if step else "begins"
+            begins = f"resumes from step {step:,}" if step else "begins"
             self.say(f"training {begins}, {total:,} steps in all")
         with bars(self._console) as self._bars:
             self._task = self._bars.add_task(self._label, total=total, completed=step, figures="")

@@ -1,7 +1,7 @@
 """The rules of training of a model's systems, for any training loop.
 
-All but MAE's `before_step` happens in hooks of `optimizer.step()`, so that a step which a
-`GradScaler` skips is none for the rules either.
+All but MAE's `before_step` happens in hooks of `optimizer.step()`, so that the rules
+skip the steps that a `GradScaler` skips.
 """
 
 import sys
@@ -218,8 +218,8 @@ class TrainingRules:
             )
         if self.rules and self.step == self.total_steps:
             warnings.warn(
-                f"the training goes on after total_steps={self.total_steps}, by which the rules of "
-                f"{' and '.join(self.rules)} reckon: give TrainingRules the number of all steps",
+                f"the training continues after total_steps={self.total_steps}, which the rules of "
+                f"{' and '.join(self.rules)} count on: give TrainingRules the number of all steps",
                 TrainingWarning,
                 stacklevel=4,
             )

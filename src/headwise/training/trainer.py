@@ -45,7 +45,7 @@ if TYPE_CHECKING:  # it stands a floor above
 
 
 class Interrupted(KeyboardInterrupt):
-    """Ctrl-C or SIGTERM came; a checkpoint is written, from which the next start goes on."""
+    """Ctrl-C or SIGTERM came; a checkpoint is written, from which the next start resumes."""
 
 
 @dataclass
