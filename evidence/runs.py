@@ -15,7 +15,7 @@ from evidence.verdicts import HERE, Claim, read_catalogue, read_lines
 from headwise.analysis.ablations import parse_ablations
 from headwise.analysis.decisions import collect
 from headwise.analysis.metrics import entropy, unit_load
-from headwise.analysis.results import Compared, machine, versions
+from headwise.analysis.results import ComparisonRecord, machine, versions
 from headwise.files import write_bytes
 from headwise.pretrained.ablate import ablated
 from headwise.recipes.recipe import load_recipe, task_class
@@ -143,7 +143,7 @@ def measure(name: str, results: Path) -> None:
         if status := compare(name, folder, "--seeds=1", OMP_NUM_THREADS="1"):
             raise typer.Exit(status)
         document = (folder / "comparison.json").read_bytes()
-        compared = Compared.model_validate_json(document).model_dump()
+        compared = ComparisonRecord.model_validate_json(document).model_dump()
         times = {"step": compared["step_times"], "token": compared["decoding_times"]}
         about = {"machine": compared["machine"], "versions": compared["versions"]}
         append(results, name, {"kind": "times", "number": number, **times, **about})

@@ -38,7 +38,7 @@ _NAMES = {
     "pretrained.record": ["Decisions", "record"],
     "report.analysing": ["analyse"],
     "report.analysis": ["Analysis"],
-    "report.explore": ["Explored", "explore"],
+    "report.explore": ["ExplorerPage", "explore"],
     "training.rules": ["RulesMixin", "TrainingRules"],
 }
 __getattr__, __dir__, __all__ = lazy_loader.attach(__name__, ["systems", "testing"], _NAMES)

@@ -172,7 +172,7 @@ def test_pmi(decided, label):
     for d, _ in decided:
         if d.scope == "everything":
             continue
-        table = pmi(d, label, top=50, least=2).set_index(["unit", "name"])
+        table = pmi(d, label, top=50, min_count=2).set_index(["unit", "name"])
         assigned, names = assignment(d)[d.positions.index], d.positions[label].to_numpy()
         for unit, name in itertools.product(range(len(assigned.T)), {*names}):
             shares, n = assigned[names == name, unit], len({*d.positions.index[names == name]})
@@ -297,7 +297,7 @@ def test_a_model_that_diverged_has_no_answers():
     places = {"sequence": [0, 0, 1, 1, 2, 2], "position": 0, "token": list("aabbcc")}
     d = DecisionTable("path", "mae", "", 0, "expert", weights, None, pd.DataFrame(places), 3)
     assert entropy(d)[["mean", "low", "high"]].isna().all() and unit_load(d).isna().all()
-    assert pmi(d, least=1).empty and math.isnan(epsilon_squared(d, "token"))
+    assert pmi(d, min_count=1).empty and math.isnan(epsilon_squared(d, "token"))
     assert layer_similarity([d, d]).isna().all(axis=None)
 
 

@@ -118,10 +118,10 @@ def test_a_single_seed_is_never_significant():
 
 @pytest.mark.parametrize("seeds", [1, 3])
 def test_few_items_judge_nothing(seeds):
-    for items in (judged.LEAST_ITEMS - 1, judged.LEAST_ITEMS):
+    for items in (judged.MIN_ITEMS - 1, judged.MIN_ITEMS):
         pair = [judged.by_items(drawn(seeds, items, seed=seed)) for seed in range(2)]
         for result in (judged.difference(*pair), judged.paired_change(*pair), judged.mean(pair[0])):
-            too_few = items < judged.LEAST_ITEMS
+            too_few = items < judged.MIN_ITEMS
             assert ("test items" in result.reason) == math.isnan(result.p) == too_few
 
 

@@ -13,12 +13,12 @@ from support.run_folders import (
     result,
     runs,
     set_loss,
-    tries,
+    trials,
 )
 from support.small_world import EVALUATE_EVERY, STEPS, tokens_of, watched
 from support.tiny_tasks import read_json
 
-from headwise.runs.tuning import combinations, parse_grid, try_name
+from headwise.runs.tuning import combinations, parse_grid, trial_name
 
 KEY = "training.learning_rate"
 FROM_RUN = "model.pretrained=run-seed{seed}"
@@ -28,13 +28,13 @@ GRID = ("--tune", f"{KEY}=" + ",".join(map(str, RATES)))
 
 @pytest.fixture(scope="module")
 def tuned(recipe, tmp_path_factory):
-    """Two systems that were tuned; and what the models of the tries, and all later ones, saw."""
+    """Two systems that were tuned; and what the models of the trials, and all later ones, saw."""
     folder = tmp_path_factory.mktemp("runs") / "tuned"
     with watched() as seen:
         compare(recipe, folder, "standard,gated", *GRID)
     trained = [number for number, each in enumerate(seen) if each.batches]
     first_run = trained[2 * len(RATES)]
-    return SimpleNamespace(folder=folder, tries=seen[:first_run], runs=seen[first_run:])
+    return SimpleNamespace(folder=folder, trials=seen[:first_run], runs=seen[first_run:])
 
 
 @pytest.fixture
@@ -45,19 +45,19 @@ def copied(tuned, tmp_path):
 
 def test_all_systems_try_the_same_values_with_the_same_batches(tuned):
     for system in ("standard", "gated"):
-        assert [each.values for each in tries(tuned.folder, system)] == [{KEY: r} for r in RATES]
-    batches = [each.batches for each in tuned.tries if each.batches]
+        assert [each.values for each in trials(tuned.folder, system)] == [{KEY: r} for r in RATES]
+    batches = [each.batches for each in tuned.trials if each.batches]
     ends_early = EVALUATE_EVERY  # where the first loss that is no number is seen
     assert [len(each) for each in batches] == 2 * [STEPS, STEPS, ends_early]
     assert all(each == batches[0][: len(each)] for each in batches)
-    # The tries have a seed that no run has, so that none is favoured by its chance.
+    # The trials have a seed that no run has, so that none is favoured by its chance.
     run_batches = next(each.batches for each in tuned.runs if each.batches)
     assert run_batches != batches[0]
 
 
 def test_the_lowest_validation_loss_is_chosen_and_trained(tuned):
     for system in ("standard", "gated"):
-        attempts = tries(tuned.folder, system)
+        attempts = trials(tuned.folder, system)
         assert [math.isnan(each.loss) for each in attempts] == [False, False, True]
         (best,) = (each for each in attempts if each.is_chosen)
         assert best.loss == min(each.loss for each in attempts[:2])
@@ -66,32 +66,32 @@ def test_the_lowest_validation_loss_is_chosen_and_trained(tuned):
         assert (trained["max_steps"], trained["seed"]) == (STEPS, 1)
 
 
-def test_of_tries_the_figures_are_kept_and_no_weights(tuned):
+def test_of_trials_the_figures_are_kept_and_no_weights(tuned):
     for file in tuned.folder.rglob("*.json"):  # also where a loss is no number
         assert read_json(file.read_text(encoding="utf-8"))
-    for run in tuned.folder.glob("tries/*/*"):
+    for run in tuned.folder.glob("trials/*/*"):
         assert (run / "result.json").is_file() and not has_checkpoint(run)
         assert not (run / "model").exists() and not (run / "outcome.json").exists()
 
 
-def test_tries_of_other_values_have_other_folders():
+def test_trials_of_other_values_have_other_folders():
     options = [
         "training.adam_betas=[0.9,0.98],[0.9,0.999]",
         "model.attention={system: moa, size: 2K4E8D},{system: moa, size: 4K4E8D},a/b",
     ]
-    names = [try_name(combination) for combination in combinations(parse_grid(options))]
+    names = [trial_name(combination) for combination in combinations(parse_grid(options))]
     assert len(names) == len(set(names)) == 6
     assert not any("/" in name or len(name) > 200 for name in names)
 
 
-def test_tries_are_shown_nothing_of_the_test_part(tuned, recipe):
+def test_trials_are_shown_nothing_of_the_test_part(tuned, recipe):
     run = tuned.folder / "standard-seed1"
     train, validation, test = (
         set(tokens_of(recipe.parent, part, run)) for part in ("train", "validation", "test")
     )
     assert not test & (train | validation)
-    seen = set().union(*(each.evaluated for each in tuned.tries))
-    seen |= {text for each in tuned.tries for batch in each.batches for text in batch}
+    seen = set().union(*(each.evaluated for each in tuned.trials))
+    seen |= {text for each in tuned.trials for batch in each.batches for text in batch}
     assert validation <= seen <= train | validation
     assert test <= set().union(*(each.evaluated for each in tuned.runs))
 
@@ -102,24 +102,24 @@ def test_of_equal_losses_the_first_is_chosen_and_a_choice_at_the_edge_is_told(co
         for value, loss in zip(("0.001", "0.02", "1e+30"), losses, strict=True):
             set_loss(copied, system, value, loss)
         shutil.rmtree(copied / f"{system}-seed1")
-    for run in copied.glob("tries/*/*"):
-        (run / "model").mkdir()  # as a try has that a command of --print-commands has trained
+    for run in copied.glob("trials/*/*"):
+        (run / "model").mkdir()  # as a trial has that a command of --print-commands has trained
     text = compare(recipe, copied, "standard,gated", *GRID)
     chosen = {
-        system: [each.values[KEY] for each in tries(copied, system) if each.is_chosen]
+        system: [each.values[KEY] for each in trials(copied, system) if each.is_chosen]
         for system in ("standard", "gated")
     }
     assert chosen == {"standard": [0.001], "gated": [0.02]}
     for system, ((rate,)) in chosen.items():
         assert recipe_of(copied / f"{system}-seed1")["training"]["learning_rate"] == rate
     notes = {name: tuning["notes"] for name, tuning in comparison(copied)["tuning"].items()}
-    assert notes["gated"] == [] and not [*copied.glob("tries/*/*/model")]
+    assert notes["gated"] == [] and not [*copied.glob("trials/*/*/model")]
     (note,) = notes["standard"]
     assert f"{KEY}=0.001" in note and note in text.replace("\n", " ")
 
 
 def chosen_rate(folder, system):
-    (best,) = (each for each in tries(folder, system) if each.is_chosen)
+    (best,) = (each for each in trials(folder, system) if each.is_chosen)
     return str(best.values[KEY])
 
 
@@ -148,7 +148,7 @@ def test_where_every_try_diverges_the_system_is_named_and_no_run_is_trained(reci
         (("--tune", f"{KEY}=0.1,0.1"), [KEY, "0.1"]),
         (("--tune", "model.ffn_dim=8,16", "--match", "parameters"), ["--match", "ffn_dim"]),
         (("--tune", f"{KEY}=0.1,0.2", "--set", f"{KEY}=0.3"), [KEY]),
-        # There is no such run with the seed of the tries.
+        # There is no such run with the seed of the trials.
         (
             ("--tune", f"{KEY}=0.1,0.2", "--set", "tokenizer=null", "--set", FROM_RUN),
             ["run-seed{seed}", "1000000"],

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from headwise.analysis.results import Compared, RunResult, Tries, Try
+from headwise.analysis.results import ComparisonRecord, RunResult, Trial, Trials
 from headwise.analysis.speed import OverRounds
 from headwise.tasks.scores import Outcome, Sample, Score
 
@@ -149,11 +149,11 @@ def write_compared(
         for s in systems
         for t in [KNOWN.get(s, (0, 1.31, 0))[1]]
     }
-    tries = [
-        Try(values={"training.learning_rate": x}, validation_loss=x, steps=60, seconds=9)
+    trials = [
+        Trial(values={"training.learning_rate": x}, validation_loss=x, steps=60, seconds=9)
         for x in (0.1, 0.2)
     ]
-    found = Compared(
+    found = ComparisonRecord(
         title=f"Interface strings {text}",
         task="translation",
         loss_name="nats per token",
@@ -161,7 +161,7 @@ def write_compared(
         systems={s: f"about {s} {text}" if s != "standard" else "" for s in systems},
         runs={name: system for name, (system, _) in runs.items()},
         tuning={
-            systems[-1]: Tries(seed=1_000_000, tries=tries, chosen=0, notes=[f"the best {text}"])
+            systems[-1]: Trials(seed=1_000_000, trials=trials, chosen=0, notes=[f"the best {text}"])
         },
         step_times=times,
         decoding_times=times,

@@ -11,9 +11,9 @@ import numpy as np
 
 from headwise.analysis import statistics
 from headwise.analysis.statistics import POWER, Estimate, Scores, holm, paired_change
-from headwise.tasks.scores import LEAST_ITEMS, Score
+from headwise.tasks.scores import MIN_ITEMS, Score
 
-__all__ = ["LEAST_ITEMS", "POWER", "Scores", "holm", "paired_change"]
+__all__ = ["MIN_ITEMS", "POWER", "Scores", "holm", "paired_change"]
 
 
 def by_items(runs: Sequence[Sequence[float]], statistic: str = "mean") -> Scores:

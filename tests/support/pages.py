@@ -129,7 +129,7 @@ def payload(page: Path) -> Any:
     return json.loads(found)
 
 
-class Explored(NamedTuple):
+class ExplorerPage(NamedTuple):
     """One model on a page."""
 
     tokens: dict[str, list[str]]  # the stacks to the names of what stands at their positions
@@ -138,15 +138,15 @@ class Explored(NamedTuple):
     attention: list[np.ndarray]  # of each attention: heads × queries × keys
 
 
-def read_page(page: Path) -> Explored:
+def read_page(page: Path) -> ExplorerPage:
     """The first model of a page."""
     return explored(payload(page)["models"][0])
 
 
-def explored(model: dict[str, Any]) -> Explored:
+def explored(model: dict[str, Any]) -> ExplorerPage:
     """One model of a payload."""
     deciding = [place for place in model["places"] if place["weights"]]
-    return Explored(
+    return ExplorerPage(
         {name: stack["tokens"] for name, stack in model["stacks"].items()},
         [unpacked(place["weights"]) for place in deciding],
         [place["chosen"] for place in deciding],

@@ -87,7 +87,7 @@ def runs(folder: Path) -> dict[str, Path]:
 
 
 def comparison(folder: Path) -> dict[str, Any]:
-    """What is compared, by the names of `headwise.analysis.results.Compared`."""
+    """What is compared, by the names of `headwise.analysis.results.ComparisonRecord`."""
     return read_json((folder / "comparison.json").read_text(encoding="utf-8"))
 
 
@@ -102,7 +102,7 @@ def found(folder: Path, system: str, test: str = "test") -> dict[str, Any]:
     return table[(table.system == system) & (table.test == test)].iloc[0].to_dict()
 
 
-class Try(NamedTuple):
+class Trial(NamedTuple):
     """One combination of tuned values of a system."""
 
     values: dict[str, Any]
@@ -110,16 +110,16 @@ class Try(NamedTuple):
     is_chosen: bool
 
 
-def tries(folder: Path, system: str) -> list[Try]:
+def trials(folder: Path, system: str) -> list[Trial]:
     """What a comparison tried for a system, in order."""
     tuning = comparison(folder)["tuning"][system]
     return [
-        Try(each["values"], float(each["validation_loss"]), number == tuning["chosen"])
-        for number, each in enumerate(tuning["tries"])
+        Trial(each["values"], float(each["validation_loss"]), number == tuning["chosen"])
+        for number, each in enumerate(tuning["trials"])
     ]
 
 
 def set_loss(folder: Path, system: str, value: str, loss: float) -> None:
-    """Gives the finished try with a value another validation loss."""
-    (path,) = (folder / "tries" / system).glob(f"*={value}/result.json")
+    """Gives the finished trial with a value another validation loss."""
+    (path,) = (folder / "trials" / system).glob(f"*={value}/result.json")
     path.write_text(json.dumps({**json.loads(path.read_text()), "validation_loss": loss}))

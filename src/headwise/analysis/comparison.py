@@ -6,7 +6,7 @@ from functools import cached_property
 
 import pandas as pd
 
-from headwise.analysis.results import TEST, Compared, RunResult
+from headwise.analysis.results import TEST, ComparisonRecord, RunResult
 from headwise.analysis.statistics import (
     SIGNIFICANT,
     Scores,
@@ -29,7 +29,7 @@ class SystemRuns:
     outcomes: Sequence[dict[str, Outcome]]  # by the name of the test set
 
     @property
-    def sound(self) -> list[RunResult]:
+    def converged(self) -> list[RunResult]:
         """The runs that did not diverge."""
         return [run for run in self.runs if not run.diverged]
 
@@ -49,7 +49,7 @@ class Comparison:
         lost: runs that are missing from means, and the reason.
     """
 
-    about: Compared
+    about: ComparisonRecord
     systems: Sequence[SystemRuns]
     lost: dict[str, str]
 

@@ -13,7 +13,7 @@ Independent Mechanisms* (TIM), https://arxiv.org/abs/2103.00336.
 >>> (d,) = hw.analyse(model, batches, tokens="input_ids").decisions
 >>> bool(entropy(d)["mean"] <= entropy(d)["even"]), round(float(unit_load(d).sum()), 3)
 (True, 1.0)
->>> pmi(d, least=2).columns.tolist()
+>>> pmi(d, min_count=2).columns.tolist()
 ['unit', 'name', 'occurrences', 'pmi', 'low', 'high']
 >>> explained = {label: epsilon_squared(d, label) for label in d.labels}
 >>> list(explained)
@@ -71,13 +71,13 @@ def unit_load(d: DecisionTable) -> pd.Series:
     return pd.Series(d.utilization.mean(0), name=d.place)
 
 
-def pmi(d: DecisionTable, label: str = "token", top: int = 10, least: int = 5) -> pd.DataFrame:
+def pmi(d: DecisionTable, label: str = "token", top: int = 10, min_count: int = 5) -> pd.DataFrame:
     """Finds the tokens, or classes of another label, that go to each unit more often than others.
 
     They are found by pointwise mutual information, ln p(unit | token) / p(unit): MAE, table 6, and
     MoA, table 4. A token goes to the chosen units of the decision on it, or to the unit of largest
     weight. Tokens are ranked by the lower end of the interval, so that rare ones do not lead by
-    chance; those with less than `least` decisions are left out.
+    chance; those with fewer than `min_count` decisions are left out.
 
     Returns:
         A row for each unit and each of its `top` tokens, with `unit`, `name`, `occurrences`,
@@ -91,7 +91,7 @@ def pmi(d: DecisionTable, label: str = "token", top: int = 10, least: int = 5) -
     n, occurrences = decisions.groupby(names).nunique(), by_name.size()
     table = by_name.mean().rename_axis("name").melt(ignore_index=False, var_name="unit")
     table = table.assign(n=n, occurrences=occurrences)
-    table = table[(table["n"] >= least) & (table["value"] > 0)]
+    table = table[(table["n"] >= min_count) & (table["value"] > 0)]
     p, z = table["value"], _NORMAL**2 / table["n"]
     centre, half = (p + z / 2) / (1 + z), np.sqrt(z * (p * (1 - p) + z / 4)) / (1 + z)
     shares = {"pmi": p, "low": (centre - half).clip(0), "high": (centre + half).clip(upper=1)}

@@ -53,13 +53,13 @@ class RunResult(_Trained):
     history: list[dict[str, float]]
     # Place of each system that decides something to what its units are: expert, head, branch.
     units: dict[str, str] = {}
-    # Systems are ranked by the first score; a try of `--tune` has none. Rows are in the outcome.
+    # Systems are ranked by the first score; a trial of `--tune` has none. Rows are in the outcome.
     scores: list[Score]
     tests: dict[str, list[Score]] = {}  # the scores on further test sets by the name of the set
     test_hashes: dict[str, str] = {}  # the hash of each of these sets, see `Task.content_hash`
 
 
-class Try(_Trained):
+class Trial(_Trained):
     """A run of `--tune`: one combination of tuned values, and how well a system learned with it."""
 
     values: dict[str, Any]  # path of a tuned key of the recipe to its value
@@ -67,16 +67,16 @@ class Try(_Trained):
     seconds: float
 
 
-class Tries(Record):
-    """All tries of a system: the one with the lowest validation loss was chosen."""
+class Trials(Record):
+    """All trials of a system: the one with the lowest validation loss was chosen."""
 
-    seed: int  # the seed of every try; no run of the comparison has it
-    tries: list[Try] = Field(min_length=1)
-    chosen: int  # index of the try whose values the runs have
+    seed: int  # the seed of every trial; no run of the comparison has it
+    trials: list[Trial] = Field(min_length=1)
+    chosen: int  # index of the trial whose values the runs have
     notes: list[str] = []  # sentences, such as that the best value is the largest tried
 
 
-class Compared(Record):
+class ComparisonRecord(Record):
     """What is compared on one data set: `comparison.json` of its folder, beside the runs.
 
     The results are in the runs; of the comparison as a whole there are measured times alone.
@@ -90,7 +90,7 @@ class Compared(Record):
     systems: dict[str, str]
     runs: dict[str, str]  # folder of each run that was asked for, beside this file, to its system
     matched: dict[str, str] = {}  # what `--match parameters` chose for a system, in words
-    tuning: dict[str, Tries] = {}  # what `--tune` tried and chose for a system
+    tuning: dict[str, Trials] = {}  # what `--tune` tried and chose for a system
     # Time of a forward and backward pass divided by the baseline's, measured in turns.
     step_times: dict[str, OverRounds] = {}
     decoding_times: dict[str, OverRounds] = {}  # the same for a generated token

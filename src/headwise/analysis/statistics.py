@@ -22,12 +22,12 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from headwise.tasks.scores import LEAST_ITEMS, Score, resampled_scores
+from headwise.tasks.scores import MIN_ITEMS, Score, resampled_scores
 
 SIGNIFICANT = 0.05  # a smaller p-value, corrected for the number of comparisons, is significant
 POWER = 0.8
 # Student's t has its 97.5% quantile at 12.7 with one degree of freedom and at 4.3 with two.
-_LEAST_DOF = 2.0
+_MIN_DOF = 2.0
 _ANY = (-math.inf, math.inf)  # the range of a score that has none
 # A part of a variance, and its square over its degrees of freedom: a sum of parts has
 # (Σ variance)² / Σ term degrees of freedom.
@@ -204,8 +204,8 @@ def _without_test(*systems: Scores) -> tuple[Estimate, np.ndarray | None]:
             f"scores are of {' and '.join(map(str, items))} items, expected the same items in "
             f"the same order"
         )
-    if items[0] < LEAST_ITEMS:
-        return replace(untested, reason=f"fewer than {LEAST_ITEMS} test items"), None
+    if items[0] < MIN_ITEMS:
+        return replace(untested, reason=f"fewer than {MIN_ITEMS} test items"), None
     resamples = np.sum(means, axis=0)
     if not np.isfinite(resamples).all():
         return replace(untested, reason="some resamples of the items have no score"), None
@@ -228,7 +228,7 @@ def _add_test(untested: Estimate, parts: Sequence[_Part], source: str, tests: in
             return replace(tested, reason="the score does not vary")
         return replace(tested, low=0.0, high=0.0, p=1.0)
     tested = replace(tested, p=float(2 * stats.t.sf(abs(value) / error, dof)))
-    if dof < _LEAST_DOF:
+    if dof < _MIN_DOF:
         tested = replace(tested, reason=f"too few {'draws' if source == 'items' else 'seeds'}")
     else:
         half = error * float(stats.t.ppf(0.975, dof))

@@ -21,7 +21,7 @@ from headwise.analysis.comparison import RANKING, Comparison, SystemRuns
 from headwise.analysis.results import (
     EVEN_ENTROPY,
     TEST,
-    Compared,
+    ComparisonRecord,
     RunResult,
     decision_history,
     name_parts,
@@ -60,7 +60,7 @@ def read_comparison(folder: Path) -> Comparison:
     Raises:
         FolderError: a file of a finished run cannot be read.
     """
-    about = Compared.model_validate_json((folder / COMPARISON).read_bytes())
+    about = ComparisonRecord.model_validate_json((folder / COMPARISON).read_bytes())
     runs: dict[str, list[RunResult]] = {name: [] for name in about.systems}
     outcomes: dict[str, list[Any]] = {name: [] for name in about.systems}
     lost = {}
@@ -188,12 +188,12 @@ def main_table(comparison: Comparison) -> pd.DataFrame:
 
 
 def _size_and_cost_cells(comparison: Comparison, system: SystemRuns) -> dict[str, str]:
-    lost = len(system.runs) - len(system.sound)
+    lost = len(system.runs) - len(system.converged)
     row = {"Seeds": _join_lines(str(len(system.runs)), f"{lost} diverged" if lost else "")}
     if not system.runs:
         return row | {"Loss ↓": "not finished"}
     about, run = comparison.about, system.runs[0]
-    losses = [run.validation_loss for run in system.sound]
+    losses = [run.validation_loss for run in system.converged]
     trained = run.trained_parameters
     return row | {
         "Parameters": _join_lines(
@@ -372,13 +372,13 @@ def _draw_curves(comparison: Comparison, name: str, title: str) -> Figure | None
     figure, (plot,) = subplots(height=3.6)
     late_values: list[float] = []
     for number, system in enumerate(comparison.systems):
-        runs, style = system.sound or system.runs, line_style(number)
+        runs, style = system.converged or system.runs, line_style(number)
         mean = _mean_curve(runs, name)
         if mean.empty:
             continue
         for run in runs if len(runs) > 1 else []:
             plot.plot(_mean_curve([run], name), color=style["color"], linewidth=0.8, alpha=0.6)
-        label = shorten(system.name) + ("" if system.sound else " (diverged)")
+        label = shorten(system.name) + ("" if system.converged else " (diverged)")
         plot.plot(mean, **style, markersize=5, markevery=max(1, len(mean) // 8), label=label)
         late_values += [*mean[mean.index[-1] / 10 :]]
     if not plot.lines:
@@ -396,7 +396,9 @@ def _draw_curves(comparison: Comparison, name: str, title: str) -> Figure | None
 
 def _loss_table(comparison: Comparison) -> pd.DataFrame | None:
     """Makes a table of the lowest validation losses, and of when each system has the baseline's."""
-    curves = {system.name: _mean_curve(system.sound, "eval_loss") for system in comparison.systems}
+    curves = {
+        system.name: _mean_curve(system.converged, "eval_loss") for system in comparison.systems
+    }
     target = curves[comparison.baseline].min()
     steps = f"Steps to {format_number(target, _LOSS_DIGITS)}"
     rows = {
@@ -417,7 +419,7 @@ def heads_section(comparison: Comparison) -> Section | None:
     """Makes the section on what the heads of each system did at the last validation."""
     rows = {}
     for system in comparison.systems:
-        runs = system.sound or system.runs
+        runs = system.converged or system.runs
         of_seeds = [_last_decisions(run) for run in runs]
         if not any(map(len, of_seeds)):
             continue
@@ -500,19 +502,19 @@ def provenance_section(comparison: Comparison) -> Section:
             [*versions, about.machine, *dict.fromkeys(score_notes)]
         ),
     }
-    tries = [
+    trials = [
         {"system": system}
-        | {key: str(value) for key, value in attempt.values.items()}
-        | {**attempt.model_dump(include=_RUN_COLUMNS), "chosen": number == tuning.chosen}
+        | {key: str(value) for key, value in trial.values.items()}
+        | {**trial.model_dump(include=_RUN_COLUMNS), "chosen": number == tuning.chosen}
         for system, tuning in about.tuning.items()
-        for number, attempt in enumerate(tuning.tries)
+        for number, trial in enumerate(tuning.trials)
     ]
     notes = []
-    if tries:
-        more["Tuning"] = pd.DataFrame(tries).set_index("system")
+    if trials:
+        more["Tuning"] = pd.DataFrame(trials).set_index("system")
         seed = next(iter(about.tuning.values())).seed
         notes = [
-            f"Tuning: a try trained a system with one combination of values and with seed {seed}, "
+            f"Tuning: a trial trained a system with one combination of values and with seed {seed}, "
             f"which no run has. The one of the lowest loss on the validation part was chosen, once "
             f"for all seeds: the chance of this choice is not in the spread over seeds.",
             *(f"{name}: {note}" for name, tuning in about.tuning.items() for note in tuning.notes),

@@ -57,7 +57,7 @@ _FOLDER = Path(__file__).parent
 _ESCAPES = {ord(letter): f"\\u{ord(letter):04x}" for letter in "<>&\u2028\u2029"}
 
 
-class Explored:
+class ExplorerPage:
     """A page that shows the heads of models at work on one input.
 
     In a notebook, the value of a cell is shown as the page.
@@ -124,7 +124,7 @@ def explore(
     without: Without = "units",
     name: str = "",
     layouts: Mapping[str, HeadLayout] | None = None,
-) -> Explored:
+) -> ExplorerPage:
     """Shows a model at work on one input: what its heads read, and what each of them is worth.
 
     Args:
@@ -168,7 +168,7 @@ def explore(
     name = name or type(model).__name__
     with with_identity_gates(model, layouts):
         payload = _model_payload(name, model, model_input, without, Console(stderr=True))
-    return Explored(name, model_input.text, [payload])
+    return ExplorerPage(name, model_input.text, [payload])
 
 
 def explore_runs(
@@ -177,7 +177,7 @@ def explore_runs(
     changes: Sequence[str],
     without: Without,
     console: Console,
-) -> Explored:
+) -> ExplorerPage:
     """Shows runs, models of transformers and names on the hub side by side on one input.
 
     Raises:
@@ -206,7 +206,7 @@ def explore_runs(
                 )
             stack.enter_context(with_identity_gates(model))
             models.append(_model_payload(name, model, model_input, without, console))
-    return Explored(" and ".join(names), model_input.text, models)
+    return ExplorerPage(" and ".join(names), model_input.text, models)
 
 
 # --- a model at work ------------------------------------------------------------------------------

@@ -1,5 +1,5 @@
 "use strict";
-// The page of `headwise explore`. Its data are what `Explored.payload` holds: models, each with
+// The page of `headwise explore`. Its data are what `ExplorerPage.payload` holds: models, each with
 // stacks of positions, places (an attention, and what its system decides), and outputs: as they
 // are, and without each of its removals. All that is shown follows from `view`.
 const { models } = JSON.parse(document.getElementById("payload").textContent);

@@ -1,6 +1,6 @@
 """Several systems of a recipe under one budget, side by side; on one data set or on several.
 
-A comparison is a folder of runs `SYSTEM-seedN`, and of tries of `--tune` in `tries/SYSTEM/`. A
+A comparison is a folder of runs `SYSTEM-seedN`, and of trials of `--tune` in `trials/SYSTEM/`. A
 comparison on several data sets has one such folder for each data set. Finished runs are not trained
 again, and other systems and seeds may join them. `comparison.json` says what is compared; the
 results are in the folders of the runs.
@@ -15,7 +15,7 @@ import torch
 from rich.console import Console
 
 from headwise.analysis.cost import count_parameters
-from headwise.analysis.results import Compared, Tries, machine, versions
+from headwise.analysis.results import ComparisonRecord, Trials, machine, versions
 from headwise.analysis.speed import OverRounds, relative_decoding_times, relative_step_times
 from headwise.data.splits import format_facts
 from headwise.files import remove, write_text, written_whole
@@ -32,7 +32,7 @@ from headwise.runs.folder import (
     read_result,
 )
 from headwise.runs.launching import Launcher, Run, threads_per_run, train_all
-from headwise.runs.names import COMPARISON, ENCODER, MODEL, RESULT, TRIES
+from headwise.runs.names import COMPARISON, ENCODER, MODEL, RESULT, TRIALS
 from headwise.runs.run import batches
 from headwise.tasks.task import Task
 from headwise.training.console import say
@@ -100,7 +100,7 @@ class DatasetComparison:
     grid: tuning.Grid
     task: Task = field(init=False)  # the data, as all systems read them
     matched: dict[str, str] = field(default_factory=dict)  # the new widths of a system, in words
-    tuned: dict[str, Tries] = field(default_factory=dict)
+    tuned: dict[str, Trials] = field(default_factory=dict)
     # Matched widths and tuned values, as changes to the recipe of each system.
     changes: dict[str, list[Change]] = field(default_factory=dict)
 
@@ -147,30 +147,32 @@ class DatasetComparison:
         text, number = tuning.format_values(self.changes[system]), count(system)
         self.matched[system] = f"{text}: {number:,} parameters ({number / target - 1:+.2%})"
 
-    def tries(self) -> list[Run]:
-        """Returns the tries of all systems."""
+    def trials(self) -> list[Run]:
+        """Returns the trials of all systems."""
         return [
-            self._run(f"{TRIES}/{system}/{tuning.try_name(each)}", system, tuning.try_changes(each))
+            self._run(
+                f"{TRIALS}/{system}/{tuning.trial_name(each)}", system, tuning.trial_changes(each)
+            )
             for system in self.systems
             for each in tuning.combinations(self.grid)
         ]
 
     def next_runs(self, console: Console) -> list[Run]:
-        """Returns the tries until all have ended, and then the runs with the chosen values.
+        """Returns the trials until all have ended, and then the runs with the chosen values.
 
         The runs of the first seed come first, so that early results compare the systems.
         """
-        tries = self.tries()
-        if not all(run.result() for run in tries):
-            return tries
-        for system in self.systems if tries else ():
+        trials = self.trials()
+        if not all(run.result() for run in trials):
+            return trials
+        for system in self.systems if trials else ():
             label = f"{self.dataset} {system}" if self.dataset else system
-            results = [run.result() for run in tries if run.recipe.system == system]
+            results = [run.result() for run in trials if run.recipe.system == system]
             self.tuned[system] = choice = tuning.choose(label, self.grid, filter(None, results))
             values = tuning.combinations(self.grid)[choice.chosen]
             self.changes[system] = [*self.changes.get(system, ()), *values]
-            loss = f"validation loss {choice.tries[choice.chosen].validation_loss:.4g}"
-            text = f"{tuning.format_values(values)}, {loss}, the best of {len(results)} tries"
+            loss = f"validation loss {choice.trials[choice.chosen].validation_loss:.4g}"
+            text = f"{tuning.format_values(values)}, {loss}, the best of {len(results)} trials"
             say(console, f"{label}: {text}", "dim")
             for note in choice.notes:
                 say(console, f"{label}: {note}", "yellow")
@@ -201,12 +203,12 @@ class DatasetComparison:
                     self.task.save(partial)
         return runs
 
-    def describe(self, runs: Sequence[Run], command: str, times: Times) -> Compared:
+    def describe(self, runs: Sequence[Run], command: str, times: Times) -> ComparisonRecord:
         """Returns what `comparison.json` says."""
         recipe = self.system_recipe(self.systems[0])
         has_both = recipe.title and self.dataset
         title = f"{recipe.title}, {self.dataset}" if has_both else recipe.display_name
-        return Compared(
+        return ComparisonRecord(
             title=f"{title}: {', '.join(self.systems)}",
             task=recipe.task,
             loss_name=self.task.loss_unit,
@@ -315,8 +317,8 @@ def run_comparison(
     """
     launcher = launcher or Launcher()
 
-    def remove_weights_of_tries() -> None:
-        for run in tries:
+    def remove_weights_of_trials() -> None:
+        for run in trials:
             if run.result():  # no run starts from its weights
                 for path in (run.folder / MODEL, *run.folder.glob("checkpoint-*")):
                     remove(path)
@@ -332,9 +334,9 @@ def run_comparison(
             write(comparison.folder)
 
     with locked(folder):
-        tries = [run for each in planned for run in each.init_folders(each.tries())]
-        train_all(tries, console, launcher, after_each=remove_weights_of_tries)
-        remove_weights_of_tries()  # also of those that --print-commands had trained before
+        trials = [run for each in planned for run in each.init_folders(each.trials())]
+        train_all(trials, console, launcher, after_each=remove_weights_of_trials)
+        remove_weights_of_trials()  # also of those that --print-commands had trained before
         runs_by_data = [each.init_folders(each.next_runs(console)) for each in planned]
         all_runs = [run for runs in runs_by_data for run in runs]
         train_all(all_runs, console, launcher, after_each=write_results)

@@ -11,7 +11,7 @@
     outcome*.json     the scores of each item of a split, with outputs*.txt and picture*.png
     result.json       the figures of the run, which is finished once this file is there
 
-A folder of a comparison has a folder for each run, `tries/SYSTEM/` with those of `--tune`,
+A folder of a comparison has a folder for each run, `trials/SYSTEM/` with those of `--tune`,
 `comparison.yaml` in place of `recipe.yaml`, `comparison.json` with what is compared, and the report
 with its tables.
 """

@@ -101,7 +101,7 @@ def train_all(
             if result is None:
                 failures[name] = reason or "its process has ended before the run did"
                 say(console, f"{name} failed: {failures[name]}", "red")
-            elif result.scores:  # a try of --tune has none
+            elif result.scores:  # a trial of --tune has none
                 score = result.scores[0]
                 say(console, f"{name}: {score.name} {score.value:.{score.digits}f}")
             after_each()

@@ -5,7 +5,7 @@ from pathlib import Path
 
 RECIPE, INPUTS, RESULT, MODEL = "recipe.yaml", "inputs.txt", "result.json", "model"
 COMPARISON = "comparison.json"  # of the folder of a comparison
-ENCODER, TRIES = "encoder", "tries"
+ENCODER, TRIALS = "encoder", "trials"
 CONFIG = "config.json"  # of a model of transformers
 LOG = "log.txt"  # the output of a run that another process has started
 LAUNCHED = "HEADWISE_LAUNCHED"  # in the environment of a run that another process has started

@@ -30,7 +30,7 @@ from headwise.training.checkpoints import write_model
 from headwise.training.console import say
 from headwise.training.loss import mean_loss
 from headwise.training.settings import TrainingSettings
-from headwise.training.trainer import Progress, Trainer, accelerator_for
+from headwise.training.trainer import Trainer, TrainingState, accelerator_for
 
 
 def train_run(folder: Path, console: Console, *, task: Task | None = None) -> RunResult | None:
@@ -109,7 +109,7 @@ def batches(
 
 def _train(
     folder: Path, recipe: Recipe, task: Task, accelerator: Accelerator, console: Console
-) -> Progress:
+) -> TrainingState:
     """Trains the model, from the last checkpoint if there is one, and writes it to `model/`."""
     settings = recipe.training
     share = {"rank": accelerator.process_index, "world": accelerator.num_processes}
@@ -140,7 +140,7 @@ def _train(
     return progress
 
 
-def _collect_result(folder: Path, recipe: Recipe, task: Task, progress: Progress) -> RunResult:
+def _collect_result(folder: Path, recipe: Recipe, task: Task, progress: TrainingState) -> RunResult:
     """Returns the result of a trained run without its scores."""
     settings, lengths = recipe.training, task.cost_lengths(recipe)
     model = read_model(folder)

@@ -1,6 +1,6 @@
 """`compare --tune`: for every system the best of the same values is chosen by validation loss.
 
-A try is a run with one combination of the values, and with a seed that no run of the comparison
+A trial is a run with one combination of the values, and with a seed that no run of the comparison
 has. It is never evaluated on the test split. One combination is chosen for each system, and all of
 its seeds are trained with it: `FixHOptEst` of Bouthillier et al. 2021, *Accounting for Variance in
 Machine Learning Benchmarks*, https://arxiv.org/abs/2103.03098, whose ideal tunes for every seed.
@@ -12,13 +12,13 @@ from hashlib import sha256
 from itertools import product
 from typing import Any
 
-from headwise.analysis.results import RunResult, Tries, Try
+from headwise.analysis.results import RunResult, Trial, Trials
 from headwise.messages import shown
 from headwise.recipes.document import Change, split_path
 from headwise.recipes.recipe import SEED, RecipeFile
 from headwise.yaml import read_yaml
 
-# The seed of every try. With the seed of a run, the choice would favour the chance of that run.
+# The seed of every trial. With the seed of a run, the choice would favour the chance of that run.
 TUNING_SEED = 1_000_000
 _EXAMPLE = "training.learning_rate=1e-3,3e-3"
 _BUDGET = (("training", "max_steps"), ("training", "epochs"), ("training", "seed"))
@@ -57,7 +57,7 @@ def check_grid(
     *,
     match: bool,
 ) -> None:
-    """Raises `ValueError` for a value or a start that no try can have, or a key set elsewhere."""
+    """Raises `ValueError` for a value or a start that no trial can have, or a key set elsewhere."""
     for path in grid:
         setters = [f"system {name}" for name in systems if file.is_set(path, name)]
         setters += ["--set"] if file.is_set(path) else []
@@ -69,11 +69,11 @@ def check_grid(
             )
     for system, dataset, combination in product(systems, datasets, combinations(grid)):
         # Raises where a value is wrong.
-        recipe = file.system(system, dataset, try_changes(combination))
+        recipe = file.system(system, dataset, trial_changes(combination))
         folder = recipe.pretrained_folder()
         if folder is not None and SEED in str(recipe.pretrained) and not folder.is_dir():
             raise ValueError(
-                f"model.pretrained is {recipe.pretrained}, and tries of --tune have the seed "
+                f"model.pretrained is {recipe.pretrained}, and trials of --tune have the seed "
                 f"{TUNING_SEED}: pretrain a run with that seed too, or name one run for all seeds, "
                 f"without {SEED}"
             )
@@ -84,46 +84,46 @@ def combinations(grid: Grid) -> list[list[Change]]:
     return [list(zip(grid, each, strict=True)) for each in product(*grid.values())] if grid else []
 
 
-def try_changes(combination: Sequence[Change]) -> list[Change]:
-    """Returns the changes that make the recipe of a try."""
+def trial_changes(combination: Sequence[Change]) -> list[Change]:
+    """Returns the changes that make the recipe of a trial."""
     return [*combination, (("training", "seed"), TUNING_SEED), (("evaluation", "test"), False)]
 
 
-def try_name(combination: Sequence[Change]) -> str:
-    """Returns the name of the folder of a try, such as `training.learning_rate=0.003`."""
+def trial_name(combination: Sequence[Change]) -> str:
+    """Returns the name of the folder of a trial, such as `training.learning_rate=0.003`."""
     text = format_values(combination).replace(", ", ",")
     name = re.sub(r"[^\w.,=+-]+", "-", text)[:120]
     return name if name == text else f"{name}-{sha256(text.encode()).hexdigest()[:8]}"
 
 
-def choose(system: str, grid: Grid, results: Iterable[RunResult]) -> Tries:
-    """Returns the tries of a system, one for each combination, with the best of them.
+def choose(system: str, grid: Grid, results: Iterable[RunResult]) -> Trials:
+    """Returns the trials of a system, one for each combination, with the best of them.
 
     Raises:
         ValueError: all of them diverged.
     """
-    tries = [
-        Try(
+    trials = [
+        Trial(
             values={".".join(path): value for path, value in combination},
             **result.model_dump(include={"validation_loss", "steps", "seconds"}),
         )
         for combination, result in zip(combinations(grid), results, strict=True)
     ]
-    sound = [index for index, each in enumerate(tries) if not each.diverged]
+    sound = [index for index, each in enumerate(trials) if not each.diverged]
     if not sound:
         raise ValueError(
-            f"every try of {system} diverged: add values to --tune, such as smaller learning "
-            f"rates; finished tries are not trained again"
+            f"every trial of {system} diverged: add values to --tune, such as smaller learning "
+            f"rates; finished trials are not trained again"
         )
-    best = min(sound, key=lambda index: tries[index].validation_loss)
+    best = min(sound, key=lambda index: trials[index].validation_loss)
     notes = []
-    for (key, value), values in zip(tries[best].values.items(), grid.values(), strict=True):
+    for (key, value), values in zip(trials[best].values.items(), grid.values(), strict=True):
         if all(type(each) in (int, float) for each in values):
             if value == max(values):
                 notes.append(f"{key}={value} is the largest value tried; the best may be larger.")
             elif value == min(values) != 0:
                 notes.append(f"{key}={value} is the smallest value tried; the best may be smaller.")
-    return Tries(seed=TUNING_SEED, tries=tries, chosen=best, notes=notes)
+    return Trials(seed=TUNING_SEED, trials=trials, chosen=best, notes=notes)
 
 
 def format_values(combination: Sequence[Change]) -> str:

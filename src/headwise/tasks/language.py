@@ -42,7 +42,7 @@ from headwise.models.text import CausalLM
 from headwise.ops import IGNORED_LABEL
 from headwise.recipes.recipe import Evaluation, Recipe
 from headwise.settings import LARGEST_SEED
-from headwise.tasks.scores import LEAST_ITEMS, Outcome, Score
+from headwise.tasks.scores import MIN_ITEMS, Outcome, Score
 from headwise.tasks.task import Positions, PredictRequest, Task, Track
 from headwise.training.loss import preserve_rng_state
 
@@ -282,10 +282,10 @@ def passages(words: np.ndarray) -> np.ndarray:
     is_text = words > 0
     begins = np.flatnonzero(is_text[1:] & ~is_text[:-1]) + 1
     documents = [0, *begins[begins > is_text.argmax()].tolist()]
-    if len(documents) >= LEAST_ITEMS:
+    if len(documents) >= MIN_ITEMS:
         return np.array(documents)
     before = np.append(0, np.cumsum(words, dtype=np.int64))  # words before each line
-    min_words = max(1, min(200, before[-1] / LEAST_ITEMS))
+    min_words = max(1, min(200, before[-1] / MIN_ITEMS))
     starts, begin = [0], np.searchsorted(before, min_words)
     while begin < len(words) and before[-1] - before[begin] >= min_words:
         starts.append(int(begin))

@@ -22,7 +22,7 @@ Rows = Sequence[Sequence[float]] | np.ndarray  # a row of numbers for each item
 RESAMPLES = 1000
 # With fewer items the test is unreliable: of two equally good systems it finds one better, at
 # p < 0.05, in 7 of 100 comparisons on 8 items, and in 21 on 4 items.
-LEAST_ITEMS = 10
+MIN_ITEMS = 10
 _SEED = 12345
 _COUNTS_AT_ONCE = 4_000_000  # counts in memory
 

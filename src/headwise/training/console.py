@@ -62,7 +62,7 @@ def say(console: Console, text: str, style: str | None = None) -> None:
     console.print(text, style=style, highlight=False, markup=False, emoji=False, soft_wrap=True)
 
 
-class Watch:
+class ProgressDisplay:
     """Shows a training by a bar, or by lines where the console is no terminal, and in a file."""
 
     def __init__(self, label: str, console: Console, folder: Path | None) -> None:

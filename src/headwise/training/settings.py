@@ -147,7 +147,7 @@ class TrainingSettings(Settings):
             return self.warmup_steps
         return round(self.warmup_fraction * total)
 
-    def factor(self, step: int, total: int) -> float:
+    def lr_factor(self, step: int, total: int) -> float:
         """Returns the factor of the learning rate at a step, from 0, of a run of `total` steps.
 
         It grows linearly, from above 0. Then it is √(warmup/step), or falls to 0 at `total` along a
@@ -155,7 +155,7 @@ class TrainingSettings(Settings):
         https://arxiv.org/abs/1608.03983), or stays 1.
 
         >>> settings = TrainingSettings(max_steps=100, warmup_steps=4)
-        >>> [round(settings.factor(step, 100), 2) for step in (0, 1, 4, 16)]
+        >>> [round(settings.lr_factor(step, 100), 2) for step in (0, 1, 4, 16)]
         [0.25, 0.5, 0.89, 0.49]
         """
         step, warmup = step + 1, self.warmup(total)

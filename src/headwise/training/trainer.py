@@ -35,7 +35,7 @@ from headwise.training.checkpoints import (
     remove_superseded,
     set_random_states,
 )
-from headwise.training.console import StopSignal, Watch
+from headwise.training.console import ProgressDisplay, StopSignal
 from headwise.training.loss import flush_denormal, mean_loss, on_device, undisturbed_evaluation
 from headwise.training.rules import TrainingRules, settings_in_use
 from headwise.training.settings import TrainingSettings
@@ -49,7 +49,7 @@ class Interrupted(KeyboardInterrupt):
 
 
 @dataclass
-class Progress:
+class TrainingState:
     """The progress of a training, which is part of every checkpoint."""
 
     step: int = 0  # steps of the optimizer so far
@@ -100,11 +100,11 @@ class Trainer:
             use_bf16 = torch.cuda.is_bf16_supported(including_emulation=False)
         self._autocast = partial(torch.autocast, device, torch.bfloat16, enabled=use_bf16)
         console = (console or Console(stderr=True)) if self._is_main else Console(quiet=True)
-        self._watch = Watch(label, console, folder if self._is_main else None)
+        self._display = ProgressDisplay(label, console, folder if self._is_main else None)
         per_epoch = train.per_epoch and train.per_epoch / settings.gradient_accumulation
         # A recipe with a stream, which has no epochs, has `max_steps`.
         total = settings.max_steps or math.ceil((settings.epochs or 0) * (per_epoch or 0) - 1e-6)
-        self._progress = Progress(total=0 if settings.trainable == "nothing" else total)
+        self._progress = TrainingState(total=0 if settings.trainable == "nothing" else total)
         self._loss_sum = torch.zeros((), device=accelerator.device)  # since the last record
         if settings.gradient_checkpointing:
             model.activation_checkpointing_enable()
@@ -141,7 +141,7 @@ class Trainer:
 
     # The loop
 
-    def fit(self) -> Progress:
+    def fit(self) -> TrainingState:
         """Trains to the last step, or until patience or a diverged validation loss ends it.
 
         Raises:
@@ -157,7 +157,7 @@ class Trainer:
             self._rules.attach(self._optimizer)
             names = {"wandb": {"name": self._folder.name}}
             self._accelerator.init_trackers("headwise", init_kwargs=names)
-            with self._watch.over(progress.step, progress.total), StopSignal() as stop:
+            with self._display.over(progress.step, progress.total), StopSignal() as stop:
                 if not is_resumed:
                     accelerate.utils.set_seed(self._settings.seed, device_specific=True)
                     if progress.total:
@@ -215,14 +215,14 @@ class Trainer:
             own = {p for rule in self._rules.rules.values() for p in rule.own_group()}
             clipped = [p for p in self._unwrapped.parameters() if p not in own]
             nn.utils.clip_grad_norm_(clipped, settings.clip_norm)
-        factor = progress.lr_scale * settings.factor(progress.step, progress.total)
+        factor = progress.lr_scale * settings.lr_factor(progress.step, progress.total)
         self._rate = settings.learning_rate * factor
         for parameter_group in self._optimizer.param_groups:
             parameter_group["lr"] = self._rate  # rules set their own afterwards
         self._optimizer.step()
         self._optimizer.zero_grad()
         progress.step += 1
-        self._watch.show(step=progress.step)
+        self._display.show(step=progress.step)
 
     def _loss(self, model: Any, batch: Batch, labels: Tensor) -> Tensor:
         """The share of a batch in the loss of a step, which is the mean over processes."""
@@ -254,7 +254,7 @@ class Trainer:
         if not progress.history or progress.history[-1]["step"] != progress.step:
             progress.history.append({"step": progress.step})
         progress.history[-1] |= figures
-        self._watch.show(**{n: figures[n] for n in ("loss", "eval_loss") if n in figures})
+        self._display.show(**{n: figures[n] for n in ("loss", "eval_loss") if n in figures})
         # Loggers do not get figures of single units (`share encoder_self.2/5`), which are many.
         logged = {name: value for name, value in figures.items() if "/" not in name}
         self._accelerator.log(logged, progress.step)
@@ -283,7 +283,7 @@ class Trainer:
         return figures
 
     def _tell_why_it_ended(self) -> None:
-        progress, say = self._progress, self._watch.say
+        progress, say = self._progress, self._display.say
         *_, loss = (row["eval_loss"] for row in progress.history if "eval_loss" in row)
         where = f"at step {progress.step:,} of {progress.total:,}"
         if not math.isfinite(loss):
@@ -322,7 +322,7 @@ class Trainer:
 
     def _resume(self) -> bool:
         """Loads the last checkpoint that can be read, if there is one."""
-        last = last_readable(self._folder, self._watch.say) if self._is_main else None
+        last = last_readable(self._folder, self._display.say) if self._is_main else None
         (last,) = accelerate.utils.broadcast_object_list([last])
         if last is None:
             return False
@@ -349,7 +349,7 @@ class Trainer:
         set_random_states(process)
         self._train.position = process["position"]
         self._loss_sum = process["loss_sum"].to(device, copy=True)
-        self._progress = progress = Progress(**json.loads(state["progress"]))
+        self._progress = progress = TrainingState(**json.loads(state["progress"]))
         if progress.best_step and not (self._folder / f"checkpoint-{progress.best_step}").is_dir():
             # It went when a better one was written, which cannot be read.
             progress.best, progress.best_step = math.inf, None
