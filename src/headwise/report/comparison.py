@@ -514,8 +514,8 @@ def provenance_section(comparison: Comparison) -> Section:
         more["Tuning"] = pd.DataFrame(trials).set_index("system")
         seed = next(iter(about.tuning.values())).seed
         notes = [
-            f"Tuning: a trial trained a system with one combination of values and with seed {seed}, "
-            f"which no run has. The one of the lowest loss on the validation part was chosen, once "
+            f"Tuning: a trial trained a system with one combination of values and with seed "
+            f"{seed}, which no run has. The one of the lowest loss on the validation part was chosen, once "
             f"for all seeds: the chance of this choice is not in the spread over seeds.",
             *(f"{name}: {note}" for name, tuning in about.tuning.items() for note in tuning.notes),
         ]
