@@ -515,8 +515,9 @@ def provenance_section(comparison: Comparison) -> Section:
         seed = next(iter(about.tuning.values())).seed
         notes = [
             f"Tuning: a trial trained a system with one combination of values and with seed "
-            f"{seed}, which no run has. The one of the lowest loss on the validation part was chosen, once "
-            f"for all seeds: the chance of this choice is not in the spread over seeds.",
+            f"{seed}, which no run has. The one of the lowest loss on the validation part was "
+            f"chosen, once for all seeds: the chance of this choice is not in the spread over "
+            f"seeds.",
             *(f"{name}: {note}" for name, tuning in about.tuning.items() for note in tuning.notes),
         ]
     facts = pd.DataFrame.from_dict(about.facts, orient="index").rename_axis("part")
