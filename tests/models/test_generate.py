@@ -109,6 +109,14 @@ def test_a_dialogue_goes_on_from_its_cache(system):
     assert torch.equal(cached.sequences, search(net, {"input_ids": longer}).sequences)
 
 
+@every_model
+def test_what_takes_tokens_back_is_refused(name):
+    """No memory of a system can go back."""
+    _, inputs = prompts(name, [4])
+    with pytest.raises(ValueError, match="Assisted decoding"):
+        search(build(name, "mae"), inputs, prompt_lookup_num_tokens=2)
+
+
 def test_padding_takes_no_learned_position():
     """Nothing reads the token that is written last, so that it needs none either."""
     room = {"positions": "learned", "max_positions": 4 + STEPS - 1}

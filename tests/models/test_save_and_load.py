@@ -97,6 +97,12 @@ def test_a_system_that_cannot_start_so_is_refused_by_name():
     assert all(torch.equal(state[n], value) for n, value in standard.state_dict().items())
 
 
+@pytest.mark.parametrize("kind", ["adaptive", "seq2seq"])
+def test_what_cannot_be_resized_says_so(kind):
+    with pytest.raises(NotImplementedError, match="resize"):
+        model(kind).resize_token_embeddings(60)
+
+
 @pytest.mark.parametrize("kind", ["causal", "seq2seq"])
 @pytest.mark.parametrize("system", PLANS)
 def test_layers_computed_twice_learn_the_same(kind, system):

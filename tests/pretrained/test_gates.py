@@ -34,6 +34,7 @@ def gated_paths(model):
             if path.endswith("head_gates")]  # fmt: skip
 
 
+@pytest.mark.filterwarnings("error:.*left out")  # none is
 @pytest.mark.parametrize("name", MODELS)
 def test_gates_stand_over_every_attention_and_their_parameters_are_known(name):
     model = build(name)
@@ -56,6 +57,11 @@ _UNTRIED = {
     "DebertaV2ForMaskedLM": ("encoder_self", {}),
     "MPNetForMaskedLM": ("encoder_self", {}),
     "LongformerForMaskedLM": ("encoder_self", {"attention_window": 4}),
+    "LEDModel": (
+        "encoder_self",
+        {"attention_window": 4, "decoder_layers": 1, "decoder_attention_heads": 4},
+    ),
+    "BigBirdPegasusForCausalLM": ("decoder_self", {"decoder_layers": 2, "decoder_ffn_dim": 8}),
     "CLIPVisionModel": ("encoder_self", {"image_size": 8, "patch_size": 4}),
     "CLIPTextModel": ("decoder_self", {}),
     "SiglipVisionModel": ("encoder_self", {"image_size": 8, "patch_size": 4}),
@@ -93,6 +99,7 @@ def test_layers_and_sites_choose_attentions():
     sites = ["decoder_self", "decoder_cross"]
     paths = gated_paths(hw.gate_heads(build("bart"), layers=[1], sites=sites))
     assert paths == [f"model.decoder.layers.1.{name}_attn" for name in ("self", "encoder")]
+    assert gated_paths(hw.gate_heads(build("bart"), layers=1, sites=sites[0])) == paths[:1]
 
 
 class OwnAttention(nn.Module):
@@ -114,6 +121,8 @@ def test_attentions_of_ones_own_take_gates_by_a_layout():
     refused({"OwnAttention", "'outer'"}, hw.gate_heads, model,
             layouts={"OwnAttention": hw.HeadLayout("outer")})  # fmt: skip
     refused({"'GPT'"}, hw.gate_heads, model, layouts={**layouts, "GPT": hw.HeadLayout()})
+    with pytest.warns(UserWarning, match="left out: OwnAttention; .*layouts={'OwnAttention'"):
+        hw.gate_heads(nn.ModuleList([build("bert"), model]))  # beside attentions that are known
     hw.gate_heads(model, layouts=layouts)
     assert_near(model(x), before)
     assert not torch.allclose(train_at_random(model)(x), before)
@@ -139,6 +148,7 @@ REFUSED = [
         lambda: hw.prune_heads(gate("gpt2"), {"transformer.h.0.attn": [1]}),
         {"remove_gates", "fold_gates"},
     ),
+    (lambda: hw.load_gates(build("bert"), "/no/folder"), {"folder", "'/no/folder'", "the hub"}),
     (lambda: hw.fold_gates(build("gpt2")), {"gate_heads"}),
     (lambda: hw.fold_gates(gate("gpt2")), {"transformer.h.0.attn", "gate='static'"}),
 ]

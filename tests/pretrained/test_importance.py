@@ -6,6 +6,7 @@ from functools import partial
 import pytest
 import torch
 import torch.nn.functional as F
+import transformers as tf
 from scipy.stats import ttest_1samp
 from support.architectures import attentions, build, labelled, refused, tokens, without
 from torch import nn
@@ -128,6 +129,23 @@ def test_importance_of_models_of_headwise(plan):
         (p, h): x for p, g in zip(masks, grads, strict=True) for h, x in enumerate(g.abs().tolist())
     }
     assert actual == pytest.approx(expected, rel=1e-9, abs=1e-12) and max(actual.values()) > 1e-4
+
+
+def test_importance_for_several_classes_of_an_item():
+    """By the mean binary cross entropy, which is the loss of such a model."""
+    config = build("roberta").config
+    config.num_labels, config.problem_type = 3, "multi_label_classification"
+    model = tf.RobertaForSequenceClassification(config).eval()
+    batch = {"input_ids": tokens(4, 5), "labels": torch.rand(4, 3).round()}
+
+    def loss(model, batch):
+        logits = model(batch["input_ids"]).logits
+        labels = batch["labels"]
+        return -(labels * logits + F.logsigmoid(-logits)).mean(1)
+
+    actual, expected = (hw.head_importance(model, batch, loss=each) for each in (None, loss))
+    assert [h[:4] for h in actual] == [h[:4] for h in expected]
+    assert [h.importance for h in actual] == pytest.approx([h.importance for h in expected])
 
 
 def test_a_module_of_ones_own_with_a_loss_of_ones_own():

@@ -111,6 +111,12 @@ def test_a_new_model_is_pruned_once_its_config_says_no_more_which_heads_are_left
     assert model.config.headwise_heads_left == {"h.1.attn": [1, 2, 3]}
 
 
+def of_fixed_width(name):
+    sizes = {"vocab_size": 40, "hidden_size": 16, "num_attention_heads": 4, "decoder_layers": 1}
+    kind = getattr(tf, name)
+    return kind(kind.config_class(**sizes, num_hidden_layers=1))
+
+
 LEFT = {"2 heads", "transformer.h.1.attn", "has 4", "load_pruned", "headwise_heads_left"}
 REFUSED = [
     (with_config_of_a_pruned_model, {"transformer.h.1.attn": [0]}, LEFT),
@@ -139,6 +145,9 @@ REFUSED = [
     (lambda: build("olmo2"), None, {"Olmo2Attention", "q_norm", "ablated"}),
     (lambda: build("gpt-oss"), None, {"GptOssAttention", "sinks", "ablated"}),
     (lambda: build("phi3"), None, {"Phi3Attention", "qkv_proj", "ablated"}),
+    (lambda: of_fixed_width("TrOCRForCausalLM"), None, {"TrOCRAttention", "fixed", "ablated"}),
+    (lambda: of_fixed_width("BigBirdForMaskedLM"), None, {"BigBirdAttention", "fixed", "ablated"}),
+    (lambda: build("gpt2"), ["transformer.h.0.attn"], {"heads", "list", "path"}),
     (lambda: gate("gpt2"), {"transformer.h.0.attn": [1]}, {"gates", "remove_gates", "fold_gates"}),
     (lambda: changed(parametrizations.weight_norm), None, {"output.dense", "merge"}),
     (lambda: changed(lambda m: prune.l1_unstructured(m, "bias", 0.5)), None, {"bias_orig"}),

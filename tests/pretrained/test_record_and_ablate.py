@@ -16,6 +16,7 @@ from support.architectures import (
     gate,
     inputs,
     padding,
+    refused,
     tokens,
     without,
 )
@@ -128,6 +129,24 @@ def test_an_error_leaves_the_model_as_it_was(name):
         assert [name for name, _ in model.named_modules()] == modules
         assert not any(parameter.requires_grad for parameter in model.parameters())
         assert torch.equal(model.train()(**batch).logits, before)
+
+
+@torch.no_grad()
+def test_contexts_may_end_in_any_order():
+    model = build("gpt2")
+    batch, path = inputs("gpt2", model), "transformer.h.1.attn"
+    before = model(**batch).logits
+    first, second = (hw.ablated(model, path, head=head) for head in (0, 2))
+    for each in (first, second):
+        each.__enter__()
+    first.__exit__(None, None, None)
+    ablated = model(**batch).logits
+    second.__exit__(None, None, None)
+    with without(model, {path: [2]}):
+        assert_near(ablated, model(**batch).logits)
+    assert torch.equal(model(**batch).logits, before)
+    assert not find_systems(model)
+    refused({"at 1", "transformer.h.0.attn"}, hw.ablated(model, 1, head=2).__enter__)
 
 
 # Where the values of the heads come from, of one layer.

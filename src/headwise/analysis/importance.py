@@ -88,8 +88,8 @@ def head_importance(
         data: batches, or one: mappings to arguments of the model, with `labels`; or what `loss`
             takes.
         loss: called with the model and a batch, it returns the loss of each item, `(items,)`; by
-            default the mean cross entropy, or squared error of real numbers, over the labels other
-            than -100 of each item that has some.
+            default the mean cross entropy, or of real numbers squared error or binary cross
+            entropy, over the labels other than -100 of each item that has some.
         layouts: as in `headwise.gate_heads`.
 
     Raises:
@@ -129,10 +129,10 @@ def head_importance(
 def item_losses(model: nn.Module, batch: Any) -> tuple[Tensor, Tensor]:
     """Returns the total loss of each item's labels, and how many it has, `(items,)` each.
 
-    Of labels that are classes the loss is the cross entropy, of real numbers the squared error;
-    labels of -100 do not count. Whether a model predicts the label at a position from the tokens
-    before it, or from all tokens, no argument says: what agrees with the mean loss that the model
-    gives is taken.
+    Of labels that are classes the loss is the cross entropy, of real numbers the squared error or
+    the binary cross entropy; labels of -100 do not count. No argument says which of the two, or
+    whether a model predicts the label at a position from the tokens before it or from all tokens:
+    what agrees with the mean loss that the model gives is taken.
 
     Raises:
         ValueError: the batch has no labels, or the loss of the model is another one.
@@ -145,6 +145,8 @@ def item_losses(model: nn.Module, batch: Any) -> tuple[Tensor, Tensor]:
     batch = on_device(batch, next(model.parameters()).device)
     output, labels = model(**batch), batch["labels"]
     candidates = [_item_totals(output.logits, labels)]
+    if labels.is_floating_point() and labels.shape == output.logits.shape:  # of several classes
+        candidates.append(_item_totals(output.logits, labels, F.binary_cross_entropy_with_logits))
     if labels.dim() == output.logits.dim() - 1 == 2:  # tokens: the model may shift their labels
         candidates.append(_item_totals(output.logits[:, :-1], labels[:, 1:]))
     loss = getattr(output, "token_loss", None)  # of headwise's models: without what systems add
@@ -164,11 +166,13 @@ def item_losses(model: nn.Module, batch: Any) -> tuple[Tensor, Tensor]:
     return candidates[best]
 
 
-def _item_totals(logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+def _item_totals(
+    logits: Tensor, labels: Tensor, of_numbers: Callable[..., Tensor] = F.mse_loss
+) -> tuple[Tensor, Tensor]:
     logits = at_least_float32(logits)
     real = (labels != IGNORED_LABEL).unsqueeze(-1).flatten(1)  # also of one label for each item
     if labels.is_floating_point():
-        losses = (logits.reshape(labels.shape) - labels).square()
+        losses = of_numbers(logits.reshape(labels.shape), labels.to(logits), reduction="none")
     elif labels.dim() == logits.dim() == 2:  # logits of the labelled positions alone
         known = F.cross_entropy(logits, labels[real], reduction="none")
         losses = torch.zeros_like(real, dtype=known.dtype).masked_scatter(real, known)

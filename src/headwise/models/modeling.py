@@ -251,6 +251,11 @@ class HeadwiseModel(PreTrainedModel):
             model.set_submodule(path, new)
         return model
 
+    def resize_token_embeddings(self, *args: Any, **kwargs: Any) -> nn.Module:
+        if isinstance(self.get_input_embeddings(), AdaptiveEmbedding):
+            raise NotImplementedError("adaptive embeddings, which have bands, cannot be resized")
+        return super().resize_token_embeddings(*args, **kwargs)
+
     def make_output(
         self,
         states: HeadwiseOutput,
@@ -472,6 +477,7 @@ class DecodingCache(Cache):
     """
 
     is_compileable = False  # its tensors grow
+    is_croppable = False  # a system's memory of earlier steps cannot be taken back
 
     def __init__(self, num_self: int, num_cross: int = 0) -> None:
         self.depth = num_self

@@ -63,7 +63,7 @@ def ablated(
         for system, ablation in _resolve_ablations(by_path, where, name, options):
             if not system.site:  # its layer is unknown, and each layer draws for itself
                 ablation.random_key += str([*by_path.values()].index(system))
-            stack.callback(setattr, system, "ablations", system.ablations)
+            stack.callback(_remove, system, ablation)
             stack.enter_context(system.register_forward_pre_hook(_refuse_training))
             system.ablations = (*system.ablations, ablation)
         yield
@@ -84,7 +84,7 @@ def _resolve_ablations(
     by_path: dict[str, System], where: str | Ablations, name: str | None, options: dict[str, Any]
 ) -> list[tuple[System, Ablation]]:
     """The systems that `where` names, each with its ablation."""
-    if isinstance(where, str):
+    if not isinstance(where, Mapping):
         if name is None and len(options) == 1:
             name = f"without-{next(iter(options))}"
         system = _system_at(by_path, where)
@@ -109,6 +109,11 @@ def _system_at(by_path: dict[str, System], path: str) -> System:
         f"at {path!r} the model has {len(inside)} systems, expected one of "
         f"{cut(', '.join(inside or by_path))}{'' if inside else did_you_mean(path, by_path)}"
     )
+
+
+def _remove(system: System, ablation: Ablation) -> None:
+    # Contexts that are open at once may end in any order.
+    system.ablations = tuple(other for other in system.ablations if other is not ablation)
 
 
 def _refuse_training(system: Any, _: Any) -> None:

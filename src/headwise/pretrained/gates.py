@@ -19,7 +19,14 @@ from headwise.heads.attention import MultiHeadAttention
 from headwise.messages import check_choice
 from headwise.models.inspect import find_systems, forget_compiled, run_as_written
 from headwise.models.plan import SYSTEMS, plan_options, system_class, system_name
-from headwise.pretrained.head_gates import CHILD, ForwardContext, HeadGates, hook_losses, unhook
+from headwise.pretrained.head_gates import (
+    CHILD,
+    ForwardContext,
+    HeadGates,
+    Users,
+    hook_losses,
+    unhook,
+)
 from headwise.pretrained.layouts import AttentionModule, HeadLayout, find_attentions
 
 Model = TypeVar("Model", bound=nn.Module)
@@ -30,8 +37,8 @@ def gate_heads(
     model: Model,
     system: str | type[MultiHeadAttention] = "mae",
     *,
-    layers: Iterable[int] | None = None,
-    sites: Iterable[str] | None = None,
+    layers: int | Iterable[int] | None = None,
+    sites: str | Iterable[str] | None = None,
     layouts: Mapping[str, HeadLayout] | None = None,
     **options: Any,
 ) -> Model:
@@ -56,9 +63,10 @@ def gate_heads(
         model: a model of transformers, or a module that holds one, also one of peft.
         system: the name of a system, or its class: one that combines the heads of standard
             attention, and can start without changing them.
-        layers: the layers that get the system, counted from 0 in each stack; all by default.
-        sites: the sites that get the system, some of `encoder_self`, `decoder_self` (every causal
-            self-attention) and `decoder_cross`; all by default.
+        layers: the layers that get the system, or one, counted from 0 in each stack; by default
+            all.
+        sites: the sites that get the system, or one, of `encoder_self`, `decoder_self` (every
+            causal self-attention) and `decoder_cross`; by default all.
         layouts: for attentions whose heads are not found, by the name of their class.
         options: further arguments of the system's constructor; or `neutral=False`, with which the
             system starts as its constructor says, so that the model's output may change.
@@ -176,7 +184,12 @@ def load_gates(
     """
     file = Path(folder) / TENSORS
     if not Path(folder).exists():
-        file = Path(hf_hub_download(str(folder), TENSORS))
+        try:
+            file = Path(hf_hub_download(str(folder), TENSORS))
+        except (OSError, ValueError) as error:
+            raise ValueError(
+                f"folder is {str(folder)!r}, expected a folder, or a name on the hub ({error})"
+            ) from error
     attentions = find_attentions(model, layouts)
     _check_ungated(model)
     try:
@@ -225,18 +238,30 @@ def with_identity_gates(
     Raises:
         ValueError: the model holds no system, and no attention whose heads are known.
     """
-    if find_systems(model):
+    users = next((gates.users for gates in find_gates(model).values() if gates.users), None)
+    if users is None and find_systems(model):
         yield
         return
-    attentions = find_attentions(model, layouts)
-    with torch.device("meta"):  # no projection is allocated, and no random number drawn
-        systems_over = [_build_system(MultiHeadAttention, each, {}) for each in attentions]
+    users = users or Users(model)
+    users.count += 1
     try:
-        _attach(model, [(*pair, {}) for pair in zip(attentions, systems_over, strict=True)])
+        if users.count == 1:
+            _attach_identity_gates(users, layouts)
         with run_as_written():
             yield
     finally:
-        _detach(model, find_gates(model))
+        users.count -= 1
+        if not users.count:  # contexts that are open at once may end in any order
+            _detach(users.model, find_gates(users.model))
+
+
+def _attach_identity_gates(users: Users, layouts: Mapping[str, HeadLayout] | None) -> None:
+    attentions = find_attentions(users.model, layouts)
+    with torch.device("meta"):  # no projection is allocated, and no random number drawn
+        systems_over = [_build_system(MultiHeadAttention, each, {}) for each in attentions]
+    _attach(users.model, [(*pair, {}) for pair in zip(attentions, systems_over, strict=True)])
+    for gates in find_gates(users.model).values():
+        gates.users = users
 
 
 def find_gates(model: nn.Module) -> dict[str, HeadGates]:
@@ -314,13 +339,16 @@ def _require_gates(model: nn.Module) -> dict[str, HeadGates]:
 
 
 def _select(
-    attentions: list[AttentionModule], layers: Iterable[int] | None, sites: Iterable[str] | None
+    attentions: list[AttentionModule],
+    layers: int | Iterable[int] | None,
+    sites: str | Iterable[str] | None,
 ) -> list[AttentionModule]:
     """The attentions in these layers and at these sites."""
     selected = attentions
     for name, requested in (("site", sites), ("layer", layers)):
         known = tuple(dict.fromkeys(getattr(each, name) for each in attentions))
-        values = known if requested is None else tuple(requested)
+        requested = known if requested is None else requested
+        values = (requested,) if isinstance(requested, int | str) else tuple(requested)
         for value in values:
             check_choice(f"{name}s", value, known)
         selected = [each for each in selected if getattr(each, name) in values]

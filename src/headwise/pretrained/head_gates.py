@@ -1,6 +1,7 @@
 """A system over the heads of one attention: its hooks in a forward pass of a transformers model."""
 
 import inspect
+from dataclasses import dataclass
 from typing import Any, NoReturn
 
 import torch
@@ -102,6 +103,14 @@ class ForwardContext:
         return None
 
 
+@dataclass
+class Users:
+    """The open contexts that share gates, which are over the heads of this model meanwhile."""
+
+    model: nn.Module
+    count: int = 0
+
+
 class HeadGates(nn.Module):
     """A system between the heads of an attention and its output projection."""
 
@@ -120,6 +129,7 @@ class HeadGates(nn.Module):
         module = attention.module
         self.hidden_name = [*inspect.signature(type(module).forward).parameters][1]
         self.hidden: Tensor | None = None
+        self.users: Users | None = None  # of gates that no context shares
         before = module.register_forward_pre_hook(self.before_attention, with_kwargs=True)
         _keep_handles(module, before, module.register_forward_hook(self.after_attention))
         self.hooked: list[nn.Module] = []  # in a list, a projection is no child of this module

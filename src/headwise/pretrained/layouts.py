@@ -8,6 +8,7 @@ sees the heads of any model. Projections and numbers of heads are found by the n
 import inspect
 import re
 import sys
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
 from operator import attrgetter
@@ -21,10 +22,9 @@ from headwise.heads.system import System
 # Paths from an attention module: of its output projection, and of the number of its heads.
 _PROJECTIONS = (
     *("o_proj", "out_proj", "output.dense", "c_proj", "dense", "out_lin", "Wo", "o"),
-    *("projection", "linear_out"),
+    *("projection", "linear_out", "projection_layer", "output"),
 )
 HEAD_COUNTS = ("num_heads", "num_attention_heads", "n_heads", "num_attn_heads", "n_head")
-_INNER_HEAD_COUNTS = ("self.num_attention_heads", "self.num_heads", "config.num_attention_heads")
 _HEAD_DIMS = ("v_head_dim", "head_dim", "head_size")
 _CAUSAL_FLAGS = ("is_causal", "self.is_causal", "is_decoder", "self.is_decoder")
 # Names of a first argument of the shape (batch, time, width); others have time first.
@@ -113,7 +113,28 @@ def find_attentions(
             f"with_attention; for an attention of your own, pass layouts="
             f"{{{own!r}: headwise.HeadLayout(projection=..., num_heads=...)}}"
         )
+    _warn_of_others(model, found)
     return found
+
+
+def _warn_of_others(model: nn.Module, found: list[AttentionModule]) -> None:
+    """Warns of the attentions of a model that have not been found, by the names of classes."""
+    known = {part for attention in found for part in attention.module.modules()}
+    others = list[str]()
+    for module in model.modules():
+        name = type(module).__name__
+        if name.lower().endswith(("attention", "attn")) and not isinstance(module, System):
+            parts = {*module.modules()}  # what is around an attention, or in it, is no other one
+            if known.isdisjoint(parts) and any(True for _ in module.parameters()):
+                known |= parts
+                others += [] if name in others else [name]
+    if others:
+        warnings.warn(
+            f"{type(model).__name__} has attentions whose heads are not known, which are left out: "
+            f"{', '.join(others)}; if one fits headwise.HeadLayout, name it, as by layouts="
+            f"{{{others[0]!r}: headwise.HeadLayout(projection=..., num_heads=...)}}",
+            stacklevel=4,
+        )
 
 
 def _is_attention(module: nn.Module) -> bool:
@@ -129,7 +150,9 @@ def _projection_and_heads(module: nn.Module, layout: HeadLayout) -> tuple[str, i
     widths = {name: width for name, part in module.named_modules() if (width := _widths(part)[0])}
     names = (layout.projection,) if layout.projection else _PROJECTIONS
     projection = next((name for name in names if name in widths), "")
-    counts = (layout.num_heads,) if layout.num_heads else (*HEAD_COUNTS, *_INNER_HEAD_COUNTS)
+    inner = [f"{name}." for name, _ in module.named_children()]
+    counts = [f"{part}{name}" for part in ("", *inner) for name in HEAD_COUNTS]
+    counts = [layout.num_heads] if layout.num_heads else [*counts, "config.num_attention_heads"]
     head_dim = next(filter(None, (_attribute(module, name) for name in _HEAD_DIMS)), 0)
     for path in counts:
         # A layer may have fewer heads than the config says.
@@ -145,15 +168,19 @@ def _site(path: str, module: nn.Module, layout: HeadLayout | None) -> str:
     name = path.rpartition(".")[2]
     if "cross" in name.lower() or name in ("encoder_attn", "EncDecAttention"):
         return "decoder_cross"
-    flags = [None if layout is None else layout.is_causal]
-    # A configuration may turn a model with causal attention into an encoder.
-    flags += [False] if _attribute(module, "config.is_causal") is False else []
-    flags += [_attribute(module, path) for path in _CAUSAL_FLAGS]
+    flags = [_attribute(module, path) for path in _CAUSAL_FLAGS]
     flags = [flag for flag in flags if isinstance(flag, bool)]
-    # Without a flag, as in BLOOM, attention is causal if the family has models that generate.
-    family = dir(sys.modules.get(type(module).__module__))
-    generates = any("ForCausal" in name or "LMHeadModel" in name for name in family)
-    return "decoder_self" if (flags[0] if flags else generates) else "encoder_self"
+    if layout is not None and layout.is_causal is not None:
+        is_causal = layout.is_causal
+    elif _attribute(module, "config.is_causal") is False:
+        is_causal = False  # a configuration may turn a model with causal attention into an encoder
+    elif flags:
+        is_causal = any(flags)  # decoders may say that they are by one flag alone
+    else:  # as in BLOOM: causal if the family has models that generate
+        family = set(dir(sys.modules.get(type(module).__module__))) - {"AutoModelForCausalLM"}
+        generates = any("ForCausal" in name or "LMHeadModel" in name for name in family)
+        is_causal = generates and "Encoder" not in type(module).__name__
+    return "decoder_self" if is_causal else "encoder_self"
 
 
 def _attribute(module: nn.Module, path: str) -> Any:

@@ -1,7 +1,7 @@
 """Removes heads from a pretrained model, which becomes smaller and faster."""
 
 from collections.abc import Iterable, Mapping
-from inspect import signature
+from inspect import signature, unwrap
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
@@ -56,8 +56,9 @@ def prune_heads(model: Model, heads: Mapping[str, Iterable[int]]) -> Model:
     Raises:
         ValueError: no model of transformers; no such head; no head would be left, or groups of
             unequal sizes; heads that have other weights than plain linear maps, such as norms of
-            their own, sinks, or biases of positions (T5); a config of a pruned model in a model
-            that has all heads. The model is unchanged then.
+            their own, sinks, or biases of positions (T5); heads whose number is fixed (TrOCR,
+            BigBird); a config of a pruned model in a model that has all heads. The model is
+            unchanged then.
 
     Example:
         >>> import headwise as hw
@@ -66,6 +67,8 @@ def prune_heads(model: Model, heads: Mapping[str, Iterable[int]]) -> Model:
         >>> hw.prune_heads(model, {"transformer.h.1.attn": [3]}).transformer.h[1].attn.c_proj
         Conv1D(nf=32, nx=24)
     """
+    if not isinstance(heads, Mapping):
+        raise ValueError(f"heads is a {type(heads).__name__}, expected numbers of heads by path")
     attentions = {each.path: each for each in find_attentions(model)}
     _check_config(model, attentions.values())
     if any(isinstance(module, System) for module in model.modules()):
@@ -156,6 +159,11 @@ def _qkv_maps(attention: AttentionModule, head_dim: int) -> dict[str, Any]:
     are_linear = bool(maps) and all(isinstance(m, nn.Linear | Conv1D) for m in pruned_maps.values())
     arguments = {*signature(module.forward).parameters}
     others = ["biases of positions"] if {"alibi", "position_bias"} & arguments else []
+    # The heads are put together to the width of the inputs, where that is read (TrOCR), and
+    # attention that a forward pass may exchange (BigBird) is built with the heads of the config.
+    variables = {*unwrap(type(module).forward).__code__.co_varnames}
+    is_fixed = {"embed_dim", "hidden_size"} & variables or hasattr(module, "set_attention_type")
+    others += ["a fixed number of heads"] if is_fixed else []
     for name, weight in module.named_parameters():
         path, _, kind = name.rpartition(".")
         is_plain = type(weight) is nn.Parameter and kind in ("weight", "bias") and are_linear
