@@ -310,6 +310,10 @@ def test_a_stream_whose_files_were_changed_is_another(source, tmp_path):
     assert content_hash == dataset.task.content_hash()
     data = dataset.recipe.data
     place = Path(data.files["train"]) if source == "files" else Path(data.path, "train.jsonl")
+    if source == "files":  # but to move it changes nothing
+        moved = data.model_copy(update={"files": {"train": str(place.rename(f"{place}-moved"))}})
+        assert Stream(moved, type(dataset.task)).content_hash == dataset.task.content_hash("train")
+        Path(f"{place}-moved").rename(place)
     text, times = place.read_text(), place.stat()
     place.write_text("two".join(text.rsplit("one", 1)))
     os.utime(place, ns=(times.st_atime_ns, times.st_mtime_ns + 1_000_000))
@@ -336,6 +340,19 @@ def test_a_held_out_split_without_rows_is_told():
     rows = {"train": [("", "x")] * 5 + rows_of("translation", range(20))}
     with pytest.raises(ValueError, match="the validation split has no rows, of 5 that were read"):
         road("translation", "files", rows, held_out=5)
+
+
+@pytest.mark.parametrize("is_regression", [False, True])
+def test_rows_of_a_stream_without_a_label_that_fits_are_left_out_and_told(is_regression):
+    names = ("1.5", "-2.0") if is_regression else ("even", "odd")
+    rows = [(sentence(key), names[key % 2]) for key in range(40)]
+    flawed = [*rows[:30], ("x", "many"), ("x", "-100"), *rows[30:]]
+    data = {"regression": True, "classes": None} if is_regression else {}
+    dataset = road("classification", "files", {"train": flawed}, held_out=5, data=data)
+    with pytest.warns(match=r"train\.tsv: rows whose label is not .* are left out"):
+        read = [x for batch in dataset.epoch(0, BUDGET) for x in dataset.rows_of(batch)]
+    expected = [(text, float(y) if is_regression else y) for text, y in rows[10:]]
+    assert Counter(read) == Counter(expected)
 
 
 def test_a_stream_has_steps_and_no_epochs():

@@ -25,7 +25,9 @@ def png(width: int = 40, shade: int = 90) -> bytes:
     return buffer.getvalue()
 
 
-def scores(system: str, seed: int, items: int, shift: float = 0.0) -> list[Score]:
+def scores(
+    system: str, seed: int, items: int, shift: float = 0.0, scale: float = 1.0
+) -> list[Score]:
     """A score of which more is better, and one of which less is, on items that systems share.
 
     Without items there are values alone, as of a score of a whole test set.
@@ -36,7 +38,7 @@ def scores(system: str, seed: int, items: int, shift: float = 0.0) -> list[Score
     if not items:
         value = 50 + shift + gain + np.random.default_rng([seed, len(system)]).normal()
         return [Score(name="accuracy", value=value), Score(name="surprise", value=-value / 9)]
-    good = (50 + shift + gain + 4 * shared + own + 0.1 * seed).clip(0, 100) / 100
+    good = (50 + scale * (shift + gain + 4 * shared + own + 0.1 * seed)).clip(0, 100) / 100
     costs = 3 - 0.05 * gain + 0.2 * shared + 0.02 * own
     rows = np.column_stack([good, np.ones(items)])
     return [
@@ -80,6 +82,7 @@ def write_run(
     undefined: bool = False,
     text: str = "fine",
     shift: float = 0.0,
+    scale: float = 1.0,
     first: int = 0,
 ) -> None:
     """A finished run; `first` is the number of the score that ranks systems.
@@ -87,7 +90,7 @@ def write_run(
     Its training may have stopped early, and its first score may be undefined.
     """
     found = {
-        name: scores(system, seed, items, shift - n)[:: -1 if first else 1]
+        name: scores(system, seed, items, shift - n, scale)[:: -1 if first else 1]
         for n, name in enumerate(["", *tests])
     }
     if undefined:

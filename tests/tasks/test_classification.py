@@ -2,6 +2,7 @@
 
 import json
 
+import pyarrow.parquet
 import pytest
 import torch
 from support.data_files import WORDS, sentence, text_file
@@ -72,6 +73,32 @@ def test_a_wrong_label_is_told_with_file_and_text(wrong, tmp_path):
     data = {"files": {"train": table(tmp_path, rows)}, **kind}
     with pytest.raises(DataError, match=f"rows.tsv: .*the one that is wrong.* '{wrong}', expected"):
         prepared(tmp_path, data)
+
+
+@pytest.mark.parametrize("is_regression", [False, True])
+def test_nan_is_no_label_and_whole_numbers_are_integers(is_regression, tmp_path):
+    labels = [(float("nan"), 0.0, 1.0)[key % 3] for key in range(60)]
+    rows = pyarrow.table({"text": [text for text, _ in LABELLED], "label": labels})
+    files = dict.fromkeys(("train", "validation", "test"), str(tmp_path / "rows.parquet"))
+    pyarrow.parquet.write_table(rows, files["test"])
+    task = prepared(tmp_path, {"files": files, "regression": is_regression})
+    expected = {"0.0", "1.0"} if is_regression else {"0", "1"}
+    assert set(task.rows["test"]["label"]) == expected
+    assert task.facts["test"]["rows"] == 40 and task.facts["test"]["left out"] == 20
+
+
+def test_a_wrong_label_of_a_test_set_is_told_with_its_split(tmp_path):
+    test = str(text_file(tmp_path / "test.tsv", ["text\tlabel", "a text\tnew"]))
+    files = {"train": table(tmp_path, LABELLED), "test": test}
+    with pytest.raises(DataError, match=r"^the test split: .* 'new', expected one of 9, 10, b"):
+        prepared(tmp_path, {"files": files})
+
+
+def test_a_class_for_each_text_is_told(tmp_path):
+    rows = [(text, text) for text, _ in LABELLED]
+    files = dict.fromkeys(("train", "validation", "test"), table(tmp_path, rows))
+    with pytest.warns(match="60 texts have 60 classes: see data.columns.label"):
+        prepared(tmp_path, {"files": files})
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,8 @@
 """Running text: lines, windows, documents as items, generated text, and filled masks."""
 
+import io
 import math
+import sys
 
 import numpy as np
 import pytest
@@ -127,6 +129,22 @@ def test_each_text_of_a_prompt_has_a_seed_of_its_own(make, tmp_path):
     assert ids == [end, *task.tokens(["the"])[0], *task.tokens(["open"])[0][:-1]]
 
 
+def test_without_texts_standard_input_is_read_if_it_has_any(make, tmp_path, monkeypatch):
+    task, model = make(block_length=16, evaluation={"max_new_tokens": 3})
+    task.save(tmp_path / "model")
+
+    def predict(stdin, *texts):
+        stream = None if stdin is None else io.TextIOWrapper(io.BytesIO(stdin))
+        monkeypatch.setattr(sys, "stdin", stream)
+        request = PredictRequest(texts=texts)
+        return list(LanguageModelling.predict(tmp_path / "model", task.recipe, model, request))
+
+    assert predict(b"\xef\xbb\xbfthe\r\nopen the\n") == predict(b"end\n", "the", "open the")
+    assert predict(None) == predict(b"") == predict(b"end\n", "")
+    with pytest.raises(DataError, match=r"standard input, line 2: not UTF-8 .*iconv"):
+        predict(b"the\ncaf\xe9\n")
+
+
 # --- masked language modelling ------------------------------------------------------------------
 
 
@@ -146,6 +164,8 @@ def test_sequences_without_a_word_to_hide_are_left_out(make):
     assert row[1] == 3 and len(task.splits["test"]) == 1
     with pytest.raises(DataError, match="the test split has no word that could be hidden"):
         make(MaskedLanguageModelling, test=lines[:1])
+    with pytest.raises(DataError, match=r"the test split has no words: all .* blank"):
+        make(MaskedLanguageModelling, test=["", "", ""])
 
 
 def test_items_are_told_by_their_masks_and_blocks(make):

@@ -5,7 +5,7 @@ import torch
 from sacrebleu.metrics import BLEU
 from support.road import in_each_part, road
 
-from headwise.data.load import DataError
+from headwise.data.load import DataError, pick_columns
 from headwise.models.text import Seq2SeqLM
 from headwise.tasks import translation
 from headwise.tasks.task import PredictRequest
@@ -139,5 +139,6 @@ def test_only_pairs_to_train_on_are_filtered():
     corpus = pairs([*long, ("", "c"), ("a\u2028 b ", " c")], data={"max_length": 3, "max_ratio": 2})
     assert corpus.rows("train") == [("a b", "c")]
     assert corpus.rows("test") == [*long, ("a b", "c")]
-    with pytest.raises(DataError, match=r"holds \[1\], expected one of texts"):
-        corpus.task.clean({"source": [[1]], "target": ["a"]}, corpus.recipe.data, "train")
+    columns, task = {"source": [[1]], "target": ["a"]}, corpus.task
+    with pytest.raises(DataError, match=r"'source' holds \[1\], expected texts"):
+        pick_columns(columns, task.columns, columns, task.column_types)

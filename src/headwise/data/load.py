@@ -4,25 +4,33 @@ Rows of every source are a `datasets.Dataset`; `pick_columns` takes the columns 
 """
 
 import csv
+import glob
+import hashlib
+import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from itertools import islice, zip_longest
+from contextlib import nullcontext
+from itertools import chain, islice, zip_longest
+from numbers import Number
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, BinaryIO, ClassVar
 
 import datasets
 import fsspec
 
 from headwise.data.settings import Data, Files, files_of
-from headwise.messages import did_you_mean, expected_one_of, how_to_convert
+from headwise.messages import did_you_mean, expected_one_of, how_to_convert, shown
 
 # To be raised when reading or encoding changes, so that cached rows are made anew.
-FORMAT = 2
+FORMAT = 3
 Row = dict[str, Any]
 Columns = dict[str, Any]  # name of a column to its values
 Names = Mapping[str, str | None]  # the task's name of a column to its name in the data
+Types = Mapping[str, str]  # the task's name of a column to what it holds, one of `_TYPES`
 _READERS = {".csv": "table", ".tsv": "table", ".parquet": "parquet"}
 _READERS |= dict.fromkeys((".json", ".jsonl", ".ndjson"), "json")
 _COMPRESSED = (".gz", ".bz2", ".xz", ".zst")
+_TYPES: dict[str, Any] = {"texts": str, "texts or numbers": (str, Number)}
+_END = 2**16  # bytes at each end of a file by which it is known
 
 
 class DataError(ValueError):
@@ -37,6 +45,7 @@ class TaskData:
     built_in: ClassVar[Mapping[str, Callable[..., dict[str, datasets.Dataset]]]] = {}
     # The columns of rows and their usual names in data; None for one that data need not have.
     columns: ClassVar[Names]
+    column_types: ClassVar[Types] = {}  # other columns hold anything
     # The column whose hash decides the split of a row; None: the end of the text is held out.
     key: ClassVar[str | None] = None
     rows_at_once: ClassVar[int] = 1000  # the number of rows in a call of `clean`
@@ -65,12 +74,22 @@ def load(data: Data, split: str, task: type[TaskData]) -> datasets.Dataset:
     rows = from_hub(data, split, task) if files is None else task.read_files(files, data)
     rows, names = keep_encoded(rows), column_names(data, split, task)
     try:
-        pick_columns(rows[:0], names, rows.features)
+        pick_columns(rows[:0], names, rows.features, task.column_types)
     except DataError as error:
         source = data.path if files is None else ", ".join(files_of(files))
         raise DataError(f"{source}: {error}") from None
     needed = {key for name in names.values() if name for key in (name, name.split(".")[0])}
-    return rows.select_columns([name for name in rows.column_names if name in needed])
+    rows = rows.select_columns([name for name in rows.column_names if name in needed])
+    return rows if files is None else _as_written(rows, files_of(files))
+
+
+def _as_written(rows: datasets.Dataset, paths: Sequence[str]) -> datasets.Dataset:
+    """Returns rows with the texts of JSON that `datasets` takes for times, such as 2021-01-01."""
+    for name, feature in rows.features.items():
+        if "timestamp" in str(feature) and _choose_reader({"": paths[0]}) == "json":
+            values = [row.get(name) for path in paths for row in _json_rows(path)]
+            rows = rows.remove_columns(name).add_column(name, values)
+    return rows
 
 
 def column_names(data: Data, split: str, task: type[TaskData]) -> Names:
@@ -81,7 +100,9 @@ def column_names(data: Data, split: str, task: type[TaskData]) -> Names:
 
 def clean_settings(data: Data, task: type[TaskData]) -> dict[str, Any]:
     """Returns the settings on which the `clean` of a task depends."""
-    return data.model_dump(include=task.clean_keys, exclude={"tests", "window", "held_out"})
+    return data.model_dump(
+        include=task.clean_keys, exclude={"files", "tests", "window", "held_out"}
+    )
 
 
 def from_hub(data: Data, split: str, task: type[TaskData], *, streaming: bool = False) -> Any:
@@ -114,7 +135,7 @@ def keep_encoded(rows: Any) -> Any:
     return rows
 
 
-def pick_columns(columns: Columns, names: Names, features: Mapping[str, Any]) -> Columns:
+def pick_columns(columns: Columns, names: Names, features: Any, types: Types) -> Columns:
     """Returns the columns of a task under the task's names; numbers of classes become names.
 
     Args:
@@ -122,12 +143,13 @@ def pick_columns(columns: Columns, names: Names, features: Mapping[str, Any]) ->
         names: the name of each column in the data, with dots inside records; None for a column that
             the data need not have.
         features: the features of the data; or a row, where the features are not known.
+        types: the `column_types` of the task.
 
     Raises:
-        DataError: the data lack a column.
+        DataError: the data lack a column, or it holds values of another type.
 
     >>> rows = {"texts": [{"en": "a"}, {"en": "b"}]}
-    >>> pick_columns(rows, {"source": "texts.en"}, {"texts": {"en": ""}})
+    >>> pick_columns(rows, {"source": "texts.en"}, {"texts": {"en": ""}}, {})
     {'source': ['a', 'b']}
     """
     known = dict(_flatten(features))
@@ -147,6 +169,13 @@ def pick_columns(columns: Columns, names: Names, features: Mapping[str, Any]) ->
             values = [None if record is None else record[key] for record in values]
         if isinstance(feature, datasets.ClassLabel):  # -1 is no label, as in test sets on the hub
             values = [None if x is None or x < 0 else feature.names[x] for x in values]
+        expected = types.get(column, "")
+        for value in values:
+            if not (value is None or isinstance(value, _TYPES.get(expected, object))):
+                raise DataError(
+                    f"the column {name!r} holds {shown(value)}, expected {expected}; name another "
+                    f"one with data.columns.{column}=..."
+                )
         picked[column] = values
     return picked
 
@@ -189,8 +218,9 @@ def from_files(files: Files, data: Data) -> datasets.Dataset:
     """Returns the rows of the files of a split: one file, several, or one for each column."""
     shards, paths = shards_of(files), files_of(files)
     if (reader := _choose_reader(shards[0])) in ("json", "parquet"):
+        names = list(map(_as_name, paths))
         try:
-            return datasets.load_dataset(reader, data_files=paths, split="train", **data.options)
+            return datasets.load_dataset(reader, data_files=names, split="train", **data.options)
         except Exception as error:
             message = f"{', '.join(paths)} cannot be read: {_reason(error)}"
             raise DataError(message) from error
@@ -213,24 +243,39 @@ def shards_of(files: Files) -> list[dict[str, str]]:
     return [dict(zip(files, paths, strict=True)) for paths in zip(*columns, strict=True)]
 
 
-def file_signature(path: str) -> str:
-    """Returns the path of a file with its size and time of change, by which a cache knows it."""
+def _as_name(path: str) -> str:
+    """Returns a path so that `datasets` does not take the name of a file for a pattern."""
+    return glob.escape(path) if Path(path).is_file() else path
+
+
+def file_signature(path: str, *, may_move: bool = False) -> str:
+    """Returns the path of a file with its size and time of change, by which a cache knows it.
+
+    With `may_move`, a file of this machine has a hash of both its ends in place of its path.
+    """
     try:
-        file_system, _, (file,) = fsspec.get_fs_token_paths(path)
-        info = file_system.info(file)
+        file_system, file = fsspec.core.url_to_fs(path)
+        info, name = file_system.info(file), path
+        if may_move and "://" not in path:
+            ends = file_system.head(file, _END) + file_system.tail(file, _END)
+            name = hashlib.sha256(ends).hexdigest()
     except (OSError, ValueError) as error:
+        hint = "Patterns with * are not expanded: list the files. " if "*" in path else ""
         raise DataError(
-            f"there is no file {path} ({type(error).__name__}). If the data have moved, say where "
-            f"they are with --set data.files.SPLIT=..."
+            f"there is no file {path} ({type(error).__name__}). {hint}If the data have moved, say "
+            f"where they are with --set data.files.SPLIT=..."
         ) from error
     version = [info.get(key) for key in ("size", "mtime", "ETag", "LastModified")]
-    return f"{path} {version}"
+    return f"{name} {version}"
 
 
 def _shard_rows(shards: Sequence[Mapping[str, str]], **_: Any) -> Iterator[Row]:
     # One table may have a column that others lack.
     names = [set(row) for shard in shards for row in islice(rows_of_shard(shard), 1)]
-    shared = set.intersection(*names) if names else set()
+    if not names:
+        paths = chain.from_iterable(shard.values() for shard in shards)
+        raise DataError(f"{', '.join(paths)}: there are no rows, expected some")
+    shared = set.intersection(*names)
     for shard in shards:
         for row in rows_of_shard(shard):
             yield {name: value for name, value in row.items() if name in shared}
@@ -243,11 +288,11 @@ def rows_of_shard(shard: Mapping[str, str]) -> Iterator[Row]:
         DataError: a file is not UTF-8, or files have unequal numbers of lines; the message names
             the file and the line.
     """
-    if (reader := _choose_reader(shard)) == "table":
-        yield from _table_rows(shard[""])
+    if (reader := _choose_reader(shard)) in ("table", "json"):
+        yield from (_table_rows if reader == "table" else _json_rows)(shard[""])
         return
     if reader != "text":
-        files = shard[""]
+        files = _as_name(shard[""])
         yield from datasets.load_dataset(reader, data_files=files, split="train", streaming=True)
         return
     columns = {name or "text": lines(path) for name, path in shard.items()}
@@ -263,16 +308,19 @@ def rows_of_shard(shard: Mapping[str, str]) -> Iterator[Row]:
         yield dict(zip(columns, row, strict=True))
 
 
-def lines(path: str) -> Iterator[str]:
+def lines(path: str, file: BinaryIO | None = None) -> Iterator[str]:
     r"""Yields the lines of a text file in UTF-8, which may be compressed, without line ends.
+
+    Of an open file, such as standard input, `path` is its name in messages.
 
     Only `\n` and `\r\n` end a line. Web text has other line breaks of Unicode inside sentences, and
     a reader that splits lines there shifts one side of a parallel corpus.
     """
     number = 0
     try:
-        with fsspec.open(path, "rb", compression="infer") as file:
-            for number, line in enumerate(file, start=1):
+        opened = nullcontext(file) if file else fsspec.open(path, "rb", compression="infer")
+        with opened as content:
+            for number, line in enumerate(content, start=1):
                 text = line.decode("utf-8-sig" if number == 1 else "utf-8")
                 yield text.removesuffix("\n").removesuffix("\r")
     except UnicodeDecodeError as error:
@@ -282,6 +330,23 @@ def lines(path: str) -> Iterator[str]:
         ) from None
     except (OSError, EOFError) as error:
         raise DataError(f"{path} cannot be read after line {number:,}: {error}") from error
+
+
+def _json_rows(path: str) -> Iterator[Row]:
+    """Yields the records of a file of JSON, one in each line, or all in a list."""
+    text = filter(str.strip, lines(path))
+    first = next(text, "[]")
+    try:
+        if first.lstrip().startswith("["):
+            records = iter(json.loads("\n".join([first, *text])))
+        else:
+            records = map(json.loads, chain([first], text))
+        head = list(islice(records, 1000))
+        names = dict.fromkeys(chain.from_iterable(head))  # of which a record may lack some
+        for record in chain(head, records):
+            yield {name: record.get(name) for name in names}
+    except (ValueError, TypeError, AttributeError) as error:  # no JSON, or no records
+        raise DataError(f"{path} cannot be read: {error}") from error
 
 
 def _table_rows(path: str) -> Iterator[Row]:

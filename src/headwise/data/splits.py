@@ -136,7 +136,7 @@ def _clean(
     columns: Columns, *, names: Names, features: Any, task: type[TaskData], data: Data, split: str
 ) -> Columns:
     if names:
-        columns = pick_columns(columns, names, features)
+        columns = pick_columns(columns, names, features, task.column_types)
     columns = task.clean(columns, data, split)
     if task.key is not None:
         columns[KEY] = hash_keys(columns[task.key])

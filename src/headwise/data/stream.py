@@ -45,8 +45,9 @@ class Stream:
         window: the number of rows that are in memory at once.
         num_shards: the number of shards.
         held_out: the names of the splits that are taken from the head of the first shard.
-        content_hash: a hash of the sizes and the times of change of files, or of the revision of a
-            dataset on the hub, and of the settings that decide which of its rows are read, and how.
+        content_hash: a hash of the sizes, the times of change and the ends of files, or of the
+            revision of a dataset on the hub, and of the settings that decide which of its rows are
+            read, and how.
     """
 
     encode: Callable[[Columns], EncodedDataset]
@@ -54,13 +55,14 @@ class Stream:
     def __init__(self, data: Data, task: type[TaskData]) -> None:
         self.window = data.window
         self._held_out_size, self._features = data.held_out, None
-        self._names = column_names(data, "train", task)
+        self._names, self._types = column_names(data, "train", task), task.column_types
         self._shards: list[Callable[[], Iterator[Row]]]
         sources: list[object] = []
         if "train" in data.files:
             shards = shards_of(data.files["train"])
             self._shards = [partial(rows_of_shard, shard) for shard in shards]
-            sources += [file_signature(path) for path in files_of(data.files["train"])]
+            paths = files_of(data.files["train"])
+            sources += [file_signature(path, may_move=True) for path in paths]
         else:
             rows = keep_encoded(from_hub(data, "train", task, streaming=True))
             self._features, count = rows.features, int(rows.num_shards)
@@ -98,7 +100,7 @@ class Stream:
         shared = [name for name in rows[0] if all(name in row for row in rows)]
         columns = {name: [row[name] for row in rows] for name in shared}
         known = self._features or {name: rows[0][name] for name in shared}
-        return pick_columns(columns, self._names, known)
+        return pick_columns(columns, self._names, known, self._types)
 
     def head(self, count: int) -> Columns:
         """Returns the first training rows, as the columns of the task."""

@@ -121,11 +121,12 @@ def check_inputs(folder: Path, *digests: str) -> None:
         FolderError: one of them has changed since the run, or the comparison, was started.
     """
     before = read_inputs(folder) if _is_trained(folder) else []
-    names = "data", "weights of model.pretrained"
-    for name, old, new in zip(names, before, digests, strict=False):
+    known = " (streamed files are known by their time of change, too, which cp -p keeps)"
+    names = ("data", known), ("weights of model.pretrained", "")
+    for (name, hint), old, new in zip(names, before, digests, strict=False):
         if old != new:
             raise FolderError(
-                f"the {name} have changed since the run in {folder} was started: use another "
+                f"the {name} have changed since the run in {folder} was started{hint}: use another "
                 f"output folder"
             )
     lines = [*digests, *before[len(digests) :]]  # weights may be gone since

@@ -14,6 +14,7 @@ whose sizes, vocabulary and weights it then has; only the perceptron is new.
 import copy
 import math
 import re
+import warnings
 from collections.abc import Iterator, Mapping
 from dataclasses import fields
 from pathlib import Path
@@ -103,8 +104,9 @@ class Classification(Task):
     model_class = SequenceClassifier
     built_in: ClassVar = {"docstrings": docstrings}
     columns: ClassVar = {"text": "text", "pair": None, "label": "label"}
+    column_types: ClassVar = {"text": "texts", "pair": "texts", "label": "texts or numbers"}
     key = "text"  # without the second text: premises of MNLI have several hypotheses
-    clean_keys: ClassVar = {"classes"}
+    clean_keys: ClassVar = {"classes", "regression"}
     clean_features = datasets.Features(dict.fromkeys(columns, datasets.Value("string")))
     item_name = "examples"
     stacks = (("encoder", 128),)  # the length of GLUE's examples in BERT
@@ -112,7 +114,7 @@ class Classification(Task):
 
     @classmethod
     def clean(cls, columns: Columns, data: LabelledData, split: str) -> Columns:
-        """Leaves out rows with an empty text or without a label."""
+        """Leaves out rows with an empty text or without a label; of a stream also wrong labels."""
         texts, names = columns["text"], data.classes or []
         by_index: dict[Any, str | None] = {}
         if names and not any(re.fullmatch(r"-?\d+|True|False", name) for name in names):
@@ -121,9 +123,20 @@ class Classification(Task):
         second_texts: Any = columns.get("pair", texts)
         rows: list[tuple[str, str, str]] = []
         for text, second, label in zip(texts, second_texts, columns["label"], strict=True):
+            if isinstance(label, float) and math.isnan(label):  # no label, as pandas has it
+                label = None
+            elif isinstance(label, float) and label.is_integer() and not data.regression:
+                label = int(label)  # pandas has integers so beside missing ones
             label = by_index.get(label, label)
             if label not in (None, "") and all(x and x.strip() for x in (text, second)):
                 rows.append((text, second, str(label)))
+        if data.streaming and split == "train":  # an error would end a training that is under way
+            known = [row for row in rows if _is_label(row[2], data.classes)]
+            if len(known) < len(rows):
+                kind = "a number" if data.regression else f"one of {', '.join(names)}"
+                message = f"rows whose label is not {kind} are left out"
+                warnings.warn(f"{data.display_name}: {message}", stacklevel=1)
+            rows = known
         cleaned = {name: [row[i] for row in rows] for i, name in enumerate(cls.columns)}
         return cleaned if "pair" in columns else {**cleaned, "pair": [None] * len(rows)}
 
@@ -151,9 +164,13 @@ class Classification(Task):
         """Returns the labels of all training data, although `train` may be a share of them."""
         data = self.recipe.data
         rows = read_splits(data, type(self), ["train"])["train"]
-        labels = set(clean_rows(rows, data, "train", type(self)).unique("label"))
+        cleaned = clean_rows(rows, data, "train", type(self))
+        labels = set(cleaned.unique("label"))
         if len(labels) == 1:
             raise DataError(f"all labels of the training data are {labels}, expected two or more")
+        if len(labels) > max(20, 0.9 * len(cleaned)):
+            message = f"{len(cleaned):,} texts have {len(labels):,} classes: see data.columns.label"
+            warnings.warn(f"{data.display_name}: {message}", stacklevel=1)
         return sorted(
             labels,
             key=lambda name: [int(x) if x.isdecimal() else x for x in re.split(r"(\d+)", name)],
@@ -171,21 +188,19 @@ class Classification(Task):
         }
 
     def _encode_label(self, text: str, label: str) -> float:
-        """Returns the index of a class, or the value of a number."""
+        if _is_label(label, self.classes):
+            return float(label) if self.classes is None else self.classes.index(label)
+        remedy = f"expected a number other than {IGNORED_LABEL}, since data.regression is true"
         if self.classes is not None:
-            if label in self.classes:
-                return self.classes.index(label)
             remedy = expected_one_of(label, self.classes)
-        else:
-            try:
-                number = float(label)
-            except ValueError:
-                number = math.nan
-            if math.isfinite(number) and number != IGNORED_LABEL:
-                return number
-            remedy = f"expected a number other than {IGNORED_LABEL}, since data.regression is true"
-        source = self.recipe.data.display_name
-        raise DataError(f"{source}: the text {shown(text)} has the label {label!r}, {remedy}")
+        raise DataError(f"the text {shown(text)} has the label {label!r}, {remedy}")
+
+    def _split_items(self, split: str) -> Any:
+        try:
+            return super()._split_items(split)
+        except DataError as error:
+            source = self.recipe.data.display_name if split == "train" else f"the {split} split"
+            raise DataError(f"{source}: {error}") from None
 
     def items(self, rows: Any, split: str) -> EncodedDataset:
         """Gives every example the length `max_length`, so that a batch has examples of all lengths.
@@ -298,6 +313,16 @@ class Classification(Task):
         for output in pipeline(inputs, batch_size=_BATCH_SIZE, truncation=True):
             score = output["score"]
             yield f"{score:.3f}" if recipe.data.regression else f"{output['label']}\t{score:.4f}"
+
+
+def _is_label(label: str, classes: list[str] | None) -> bool:
+    """Whether a label is a class, or, where there are none, a number that a model can learn."""
+    if classes is not None:
+        return label in classes
+    try:
+        return math.isfinite(float(label)) and float(label) != IGNORED_LABEL
+    except ValueError:
+        return False
 
 
 def _encoder_recipe(recipe: ClassificationRecipe) -> ClassificationRecipe:

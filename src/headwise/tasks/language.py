@@ -108,6 +108,7 @@ class RunningText(Task):
 
     built_in: ClassVar = {"pydoc-topics": pydoc_topics, "package-docs": package_docs}
     columns: ClassVar[Mapping[str, str | None]] = {"text": "text"}
+    column_types: ClassVar = {"text": "texts"}
     rows_at_once = 10_000
     features = datasets.Features({"input_ids": datasets.List(datasets.Value("int32"))})
     model_kind: ClassVar[tokenizers.Kind]

@@ -114,6 +114,8 @@ class MaskedLanguageModelling(RunningText):
 
     def items(self, rows: datasets.Dataset, split: str) -> EncodedDataset:
         if not len(rows) and not isinstance(self.rows[split], Stream):
+            if not any(self.rows[split]["text"]):
+                raise DataError(f"the {split} split has no words: all of its lines are blank")
             raise DataError(
                 f"the {split} split has no word that could be hidden: all of them are <unk>; give "
                 f"text of the same language, or a larger tokenizer.vocab_size"

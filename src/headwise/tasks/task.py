@@ -57,10 +57,15 @@ class PredictRequest:
                 raise ValueError(f"{name} is not for a run of {task}: leave it out")
 
     def lines(self, default: list[str] | None = None) -> list[str]:
-        """Returns the lines of the files, and the texts; else a default, or standard input."""
+        """Returns the lines of files, and the texts; else standard input, or what it defaults to.
+
+        At a terminal it is read only if there is no default.
+        """
         if self.inputs or self.texts:
             return [*chain.from_iterable(map(lines, self.inputs)), *self.texts]
-        return [line.rstrip("\r\n") for line in sys.stdin] if default is None else default
+        if sys.stdin is None or (default and sys.stdin.isatty()):  # None: it is closed
+            return default or []
+        return list(lines("standard input", sys.stdin.buffer)) or default or []
 
 
 @dataclass(frozen=True)

@@ -24,9 +24,7 @@ from transformers import PreTrainedTokenizerFast, StoppingCriteria, StoppingCrit
 from headwise.data import tokenizers
 from headwise.data.builtin import interface_strings
 from headwise.data.encode import Columns, EncodedDataset, lengths
-from headwise.data.load import DataError
 from headwise.data.settings import Data
-from headwise.messages import shown
 from headwise.models.modeling import HeadwiseModel
 from headwise.models.text import Seq2SeqLM, shift_right
 from headwise.ops import IGNORED_LABEL
@@ -116,6 +114,7 @@ class Translation(Task):
     model_class = Seq2SeqLM
     built_in: ClassVar = {"interface-strings": interface_strings}
     columns: ClassVar = {"source": "source", "target": "target"}
+    column_types: ClassVar = {"source": "texts", "target": "texts"}
     key = "source"
     stacks = (("encoder", 10), ("decoder", 10))  # table 1 of https://arxiv.org/abs/2210.05144
     clean_keys: ClassVar = {"max_length", "max_ratio"}
@@ -287,13 +286,8 @@ def _search_options(evaluation: TranslationEvaluation) -> dict[str, Any]:
     return {**search, "early_stopping": False, "do_sample": False}
 
 
-def _one_line(text: Any) -> str:
+def _one_line(text: str | None) -> str:
     """Returns a text, or None, as one line."""
-    if not isinstance(text, str | None):
-        raise DataError(
-            f"data.columns names a column that holds {shown(text)}, expected one of texts, such as "
-            f"translation.de"
-        )
     return " ".join(filter(None, (line.strip() for line in (text or "").splitlines())))
 
 
