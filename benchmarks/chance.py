@@ -9,7 +9,7 @@ Scores are simulated: test items, a system's own way with each item, seeds, and 
 with each item are independent draws. Where systems are equally good, a test at 5% should find a
 difference in 5% of the comparisons or less. Two procedures judge the same simulated scores:
 
-first seed    the paired bootstrap over the items of the first seed alone
+first seed    Student's t over the items of the first seed alone
 headwise      the test of the report, headwise.analysis.statistics
 
 A true difference of the size that the report calls detectable should be found in about 80% of the

@@ -156,8 +156,17 @@ def test_entropy(decided):
         mean, sequences = measured["mean"], d.rows["sequence"].to_numpy()
         deviations = [(rows - mean)[sequences == n].sum() for n in range(12)]
         half = 2.200985 * math.sqrt(12 / 11 * sum(x**2 for x in deviations)) / len(rows)
-        limits = np.clip([mean - half, mean + half], 0, math.log(len(d.weights.T)))
+        limits = np.clip([mean - half, mean + half], 0, even)
         assert measured[["low", "high"]].tolist() == near(limits.tolist())
+
+
+def test_an_entropy_is_at_most_that_of_the_chosen_units_and_none_of_negative_weights():
+    rows = pd.DataFrame({"sequence": [0, 0, 1, 1], "position": [0, 1, 0, 1]})
+    chosen, weights = np.array([[0, 1]] * 4), np.array([[0.5, 0.5, 0.0]] * 3 + [[0.4, 0.6, 0.0]])
+    d = DecisionTable("path", "moa", "", 0, "expert", weights, chosen, rows, 2)
+    assert entropy(d)["high"] == entropy(d)["even"] == math.log(2)
+    weights[0] = [1.2, -0.2, 0.0]
+    assert entropy(d)[["mean", "low", "high"]].isna().all()
 
 
 def test_unit_load(decided):

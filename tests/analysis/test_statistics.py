@@ -7,10 +7,18 @@ import pytest
 import scipy.stats
 from support import judged
 
+from headwise.tasks.scores import Score
+
 SYSTEM, BASELINE = [3.1, 2.4, 3.9, 2.8], [2.0, 2.7, 1.6]
 # A correlation has no value in a resample in which one of the numbers is always the same.
 ONE_IN_FIFTY = [[float(n == 0), float(n)] for n in range(50)]
 ONE_CASE = judged.by_items([ONE_IN_FIFTY], "pearson")
+
+
+def right(*numbers):
+    """A system of whose runs so many of 20 items are right."""
+    runs = [[[float(n < number), 1.0] for n in range(20)] for number in numbers]
+    return judged.by_items(runs, "accuracy")
 
 
 def interval(result):
@@ -96,7 +104,9 @@ def test_a_change_of_one_model_is_paired_over_the_items_and_its_draws():
     assert drawn_anew.error > result.error and drawn_anew.dof < 39
     alike = judged.paired_change(judged.by_items([plain + 0.5]), judged.by_items([plain]))
     assert alike.p == pytest.approx(0.5**39, rel=1e-6)  # of the sign test
-    assert interval(alike) == pytest.approx((0.5, 0.5))
+    certain = judged.difference(right(20), right(0))
+    assert (certain.value, certain.p) == (100, 2 * 0.5**20)
+    assert all("alike" in each.reason and math.isnan(each.low) for each in (alike, certain))
 
 
 # --- what says nothing ------------------------------------------------------------------------
@@ -109,6 +119,7 @@ def test_a_single_seed_is_never_significant():
         result = judged.difference(system, judged.by_items([baseline]))
         assert result.variance_source == "items"
         assert result.p < 0.01 and math.isnan(result.detectable)
+        assert result == judged.paired_change(system, judged.by_items([baseline]))
     percentiles = np.percentile(judged.resamples_of(items), [2.5, 97.5])
     assert interval(judged.mean(one)) == pytest.approx(tuple(percentiles))
     for equal in (one, judged.by_seeds([5.0, 5.0])):
@@ -134,6 +145,8 @@ def test_few_items_judge_nothing(seeds):
         (judged.difference(judged.by_seeds([5.0, 5.1]), judged.by_seeds([])), "no finite score"),
         (judged.mean(judged.by_items([[math.nan] * 20] * 3)), "no finite score"),
         (judged.difference(ONE_CASE, ONE_CASE), "resamples"),
+        (judged.difference(right(20, 20), right(0, 0)), "does not vary"),
+        *((judged.mean(right(*[n] * runs)), "does not vary") for n in (0, 20) for runs in (1, 3)),
     ],
 )
 def test_what_cannot_be_tested_says_why(result, reason):
@@ -158,20 +171,18 @@ def test_two_seeds_have_no_interval_where_these_are_all_the_chance():
     two = judged.by_seeds([5.0, 5.4])
     result = judged.mean(two)
     assert result.reason == "too few seeds" and math.isnan(result.low) and result.p < 1
+    assert math.isnan(judged.difference(two, judged.by_seeds([4.0, 4.1])).detectable)
     assert judged.mean(judged.by_seeds([5.0, 5.4, 5.2])).reason == ""
 
 
 def test_no_interval_leaves_the_range_of_its_score():
-    def right(number):
-        return [[1.0, 1.0]] * number + [[0.0, 1.0]] * (20 - number)
-
-    good, bad = (
-        judged.by_items([right(n) for n in numbers], "accuracy")
-        for numbers in ((20, 19, 20, 12), (0, 1, 0, 8))
-    )
+    good, bad = right(20, 19, 20, 12), right(0, 1, 0, 8)
     assert interval(judged.mean(good))[1] == 100.0 and interval(judged.mean(bad))[0] == 0.0
     assert interval(judged.difference(good, bad))[1] == 100.0
     assert interval(judged.difference(bad, good))[0] == -100.0
+    assert judged.difference(good, bad).detectable < 100
+    assert math.isnan(judged.difference(right(0, 20, 10), right(20, 0, 5)).detectable)
+    assert str(Score.from_rows("accuracy", [[1.0, 1.0]] * 20, "accuracy")) == "accuracy 100.00"
 
 
 # --- many comparisons, power, errors ----------------------------------------------------------

@@ -70,6 +70,10 @@ def test_runs_are_compared_on_the_same_items(world, moa):
     document = answer("evaluate", moa, "--against", world / "gated")
     difference = document["scores"][0]["value"] - document["against"]["scores"][0]["value"]
     assert document["difference"]["value"] == pytest.approx(difference)
+    pairs = ((moa, "--against", world / "gated"), (world / "gated", "--against", moa))
+    shown = [run("evaluate", *pair).stdout.partition("difference of ")[2] for pair in pairs]
+    lines = " ".join(text.splitlines()[0] for text in shown)
+    assert "−" in lines and "-" not in lines
     itself = answer("evaluate", moa, "--against", moa)["difference"]
     assert (itself["value"], itself["p"], itself["variance_source"]) == (0, 1, "items")
     ablated = answer("evaluate", moa, "--against", world / "moa", "--ablate", ONE_EXPERT)

@@ -1,8 +1,11 @@
 """What models ask of every system, as laws over the named forms of all nine, at every site."""
 
+import copy
 from typing import Any
 
+import numpy as np
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from support.forms import FORMS, NINE, build, inputs, turns
@@ -88,6 +91,43 @@ def test_decoding_in_steps(form: str, data: Any) -> None:
     laws.steps_equal_one_pass(subject, actions, padding=prompt)
 
 
+@pytest.mark.parametrize("assign", [True, False])
+@each_form
+def test_what_is_built_without_memory_is_what_it_loads(form: str, assign: bool) -> None:
+    def reload(module: Any) -> Any:
+        with torch.device("meta"):
+            built = FORMS[form].build(drawn=False)
+        built = built if assign else built.to_empty(device="cpu")
+        for buffer in () if assign else built.buffers():
+            buffer.fill_(7)  # as memory may be
+        built.load_state_dict(copy.deepcopy(module.state_dict()), assign=assign)
+        return built
+
+    laws.copies_are_their_own(FORMS[form].subject(), reload)
+
+
+@pytest.mark.parametrize("how", [copy.copy, copy.deepcopy])
+@pytest.mark.parametrize("name", NINE)
+def test_a_copy_of_a_cache_reads_on_by_itself(name: str, how: Any) -> None:
+    layer, x, cache = build(name), inputs(ROWS, TIME), hw.AttentionCache()
+    layer(x[:, :3], is_causal=True, cache=cache)
+    layer(-x[:, 3:], is_causal=True, cache=how(cache))
+    rest = layer(x[:, 3:], is_causal=True, cache=how(cache)).output
+    torch.testing.assert_close(rest, layer(x, is_causal=True).output[:, 3:])
+
+
+@pytest.mark.parametrize("name", NINE)
+def test_options_mean_the_same_in_all_systems(name: str) -> None:
+    for bias in (1, np.False_):  # as Python takes them
+        expected = build(name, bias=bool(bias)).state_dict().keys()
+        assert build(name, bias=bias).state_dict().keys() == expected
+    for bias in ("none", *["qkv"] * (name == "tim")):
+        with pytest.raises(ValueError, match=f"bias is '{bias}'"):
+            build(name, bias=bias)
+    with pytest.raises(ValueError, match=r"dropout is -0\.1"):
+        build(name, dropout=-0.1)
+
+
 def other_batch(layer: Any, x: Any) -> None:
     cache = hw.AttentionCache()
     layer(x, cache=cache)
@@ -97,6 +137,7 @@ def other_batch(layer: Any, x: Any) -> None:
 MISUSED = {  # what would compute something else, by what the message says
     "cache is static": lambda layer, x: layer(x, cache=hw.AttentionCache(static=True)),
     "cache holds 3 sequences": other_batch,
+    "query is a nested tensor": lambda layer, x: layer(torch.nested.as_nested_tensor([*x]), x),
     "rotary is given": lambda layer, x: layer(x, x.clone(), rotary=turns(TIME, layer)),
 }
 

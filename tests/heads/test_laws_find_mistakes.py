@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 import headwise as hw
+from headwise.heads.masks import boolean_mask
 from headwise.testing import CHECKS, check_system
 
 
@@ -78,6 +79,15 @@ Blocking = overriding(
         q, k, v, None if mask is None else mask.bool(), is_causal
     ),
 )
+
+
+def hiding(method: Any, *arguments: Any) -> Tensor:
+    """Takes float masks for boolean ones, in its weights too."""
+    q, k, *v, mask = arguments if len(arguments) == 3 else arguments[:4]
+    return method(q, k, *v, None if mask is None else boolean_mask(mask), *arguments[4:])
+
+
+Hiding = overriding("attend", hiding, overriding("attention_weights", hiding))
 
 
 def careless(attend: Any, q: Tensor, k: Tensor, v: Tensor, mask: Any, is_causal: bool) -> Tensor:
@@ -165,6 +175,7 @@ SYSTEMS: list[tuple[str, type, set[str]]] = [
     ("half_precision", mistaken(lambda self, y, h, i: y * torch.ones(1)), {"torch.float32"}),
     ("outputs", Unturned, {"rotary"}),
     ("weights", Unbiased, {"need_weights"}),
+    ("weights", Hiding, {"float mask"}),
     ("weights", Blocking, {"need_weights"}),
     ("weights", Sharpened, {"need_weights"}),
     ("resetting", with_scale(set_by=lambda self, x: None), {"scale"}),

@@ -7,7 +7,7 @@ import weakref
 
 import pytest
 import torch
-from support.forms import ATTENTIONS, NINE, build, inputs, padding
+from support.forms import ATTENTIONS, NINE, build, inputs, padding, turns
 from torch.func import functional_call
 from torch.utils.checkpoint import checkpoint
 
@@ -66,14 +66,15 @@ def test_in_half_precision_all_masks_hide_the_same(name):
     module = build(name, dtype=dtype)
     x, hidden = inputs(BATCH, TIME, dtype=dtype), padding(5, 3, 2, time=TIME)
     later = torch.ones(TIME, TIME, dtype=torch.bool).triu(1)
-    expected = module(x, key_padding_mask=hidden, attn_mask=later)
+    expected = module(x, key_padding_mask=hidden, attn_mask=later, need_weights=True)
     assert all(each.isfinite().all() for each in output_tensors(expected))
     minimum = torch.finfo(torch.float32).min
     for value in (float("-inf"), -1e4, -1e9, minimum):
         wide = torch.float32 if value in (-1e9, minimum) else dtype
         masks = [torch.zeros(m.shape, dtype=wide).masked_fill(m, value) for m in (hidden, later)]
-        found = module(x, key_padding_mask=masks[0], attn_mask=masks[1])
+        found = module(x, key_padding_mask=masks[0], attn_mask=masks[1], need_weights=True)
         torch.testing.assert_close(found.output[~hidden], expected.output[~hidden])
+        torch.testing.assert_close(found.weights, expected.weights)
     changed = x.masked_fill(hidden.unsqueeze(-1), 7.0)
     found = module(changed, key_padding_mask=hidden, attn_mask=later)
     torch.testing.assert_close(found.output[~hidden], expected.output[~hidden])
@@ -126,19 +127,50 @@ class OutputOf(torch.nn.Module):
         super().__init__()
         self.system = system
 
-    def forward(self, x):
-        return self.system(x, is_causal=True).output
+    def forward(self, x, mask=None):
+        return self.system(x, is_causal=True, attn_mask=mask).output
 
 
+@pytest.mark.parametrize("masked", [False, True])
 @each_system
-def test_an_exported_program_takes_batches_of_any_size(name):
+def test_an_exported_program_takes_batches_of_any_size(name, masked):
     module = OutputOf(build(name))
-    sizes = {0: torch.export.Dim("batch"), 1: torch.export.Dim("time")}
-    program = torch.export.export(module, (inputs(3, 4),), dynamic_shapes=(sizes,))
+    batch, time = (torch.export.Dim(size) for size in ("batch", "time"))
+    shapes = ({0: batch, 1: time}, {0: batch, 2: time, 3: time})[: 1 + masked]
+
+    def call(batch, time):
+        mask = torch.randn(batch, 1, time, time, dtype=torch.float64)
+        return (inputs(batch, time), mask)[: 1 + masked]
+
+    program = torch.export.export(module, call(3, 4), dynamic_shapes=shapes)
     assert not any("headwise" in str(node.target) for node in program.graph.nodes)
-    for batch, time in ((3, 4), (5, 7)):
-        x = inputs(batch, time)
-        torch.testing.assert_close(program.module()(x), module(x))
+    for sizes in ((3, 4), (5, 7), (5, 5)):
+        given = call(*sizes)
+        torch.testing.assert_close(program.module()(*given), module(*given))
+
+
+def test_positions_outlive_an_export_and_a_pass_in_inference_mode():
+    module, x = build("standard", head_dim=4), inputs(BATCH, TIME)
+    positions, expected = turns(TIME, module), module(x, rotary=turns(TIME, module)).output
+
+    class Turned(torch.nn.Module):
+        def forward(self, x):
+            return module(x, rotary=positions).output
+
+    torch.export.export(Turned(), (x,), strict=False)
+    with torch.inference_mode():
+        torch.testing.assert_close(Turned()(x), expected)
+    output = Turned()(x)
+    torch.testing.assert_close(output, expected)
+    output.sum().backward()
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore:.*quant")
+@pytest.mark.parametrize("name", ATTENTIONS)
+def test_quantised_maps_compute_nearly_the_same(name):
+    module, x = build(name, dtype=torch.float32, drawn=False), inputs(dtype=torch.float32)
+    quantised = torch.ao.quantization.quantize_dynamic(module, {torch.nn.Linear})
+    torch.testing.assert_close(quantised(x).output, module(x).output, rtol=0, atol=0.1)
 
 
 @pytest.mark.parametrize("causal", [False, True])
@@ -202,13 +234,17 @@ def test_gradients_through_the_statistics_of_a_batch_are_finite_differences():
 
 
 @each_system
-def test_a_batch_of_no_sequences_trains_nothing(name):
+@pytest.mark.parametrize(("batch", "time"), [(0, TIME), (BATCH, 0)])
+def test_a_batch_of_no_tokens_trains_nothing(name, batch, time):
     """A shard, or a filter, may leave none: the loss is finite, and no statistic moves."""
     module = build(name, train=True)
     statistics = {label: buffer.clone() for label, buffer in module.named_buffers()}
-    for masks in ({}, {"is_causal": True}, {"key_padding_mask": PADDING[:0]}):
-        out = module(inputs(0, TIME), **masks)
-        assert out.output.shape == (0, TIME, 12)
+    shapes = [(batch, 1, time, time), (batch * getattr(module, "num_heads", 1), time, time)]
+    masks = [{"attn_mask": torch.zeros(shape)} for shape in shapes]
+    hidden = {"key_padding_mask": PADDING[:batch, :time]}
+    for given in ({}, {"is_causal": True}, hidden, *masks):
+        out = module(inputs(batch, time), **given)
+        assert out.output.shape == (batch, time, 12)
         (out.output.sum() + hw.auxiliary_loss(module)).backward()
         assert hw.auxiliary_loss(module).isfinite()
     assert not any(p.grad.any() for p in module.parameters() if p.grad is not None)

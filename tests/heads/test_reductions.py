@@ -244,18 +244,22 @@ def test_standard_attention_changes_no_layer_of_pytorch(kind, training):
 
 
 @quietly
+@pytest.mark.parametrize("kept", [0, 1])  # a layer of PyTorch's hands on a nested tensor
 @pytest.mark.parametrize("gradients", [True, False])
 @pytest.mark.parametrize("name", ATTENTIONS)
-def test_every_attention_is_called_by_pytorchs_layers(name, gradients):
+def test_every_attention_is_called_by_pytorchs_layers(name, gradients, kept):
     """Each layer computes with it what the layer's docstring says."""
     model = stack(nn.TransformerEncoderLayer).eval()
-    for layer in model.layers:
+    for layer in model.layers[kept:]:
         layer.self_attn = build(name)
     x, masks = inputs(), {"src_key_padding_mask": HIDDEN}
     with torch.set_grad_enabled(gradients):
         for causal in (False, True):
             expected = x
-            for layer in model.layers:
+            for layer in model.layers[:kept]:
+                mask = CAUSAL if causal else None
+                expected = layer(x, mask, src_key_padding_mask=HIDDEN, is_causal=causal)
+            for layer in model.layers[kept:]:
                 read, _ = layer.self_attn(expected, key_padding_mask=HIDDEN, is_causal=causal)
                 expected = layer.norm1(expected + read)
                 expected = layer.norm2(expected + layer.linear2(layer.linear1(expected).relu()))
@@ -274,14 +278,33 @@ def test_in_a_decoder_of_pytorch_no_later_token_is_read(name):
     torch.testing.assert_close(layer(x, memory, **causal)[:, :3], expected[:, :3], **EXACT)
 
 
+class Subclass(nn.TransformerEncoderLayer):
+    pass
+
+
+@pytest.mark.parametrize("kind", [nn.TransformerEncoderLayer, Subclass])
 @pytest.mark.parametrize(("name", "batch_first"), [("mae", False), ("weighted", True)])
-def test_a_place_of_another_kind_is_refused(name, batch_first):
+def test_a_place_of_another_kind_is_refused(name, batch_first, kind):
     """Otherwise each token would attend to those of other texts, without a word."""
-    layer = nn.TransformerEncoderLayer(DIM, HEADS, 16, batch_first=batch_first)
+    layer = kind(DIM, HEADS, 16, batch_first=batch_first)
     with pytest.raises(ValueError, match="self_attn" if batch_first else "batch_first"):
         layer.self_attn = build(name)
 
 
-def test_an_attention_that_is_time_first_is_not_taken_over():
-    with pytest.raises(ValueError, match="batch_first"):
-        hw.MultiHeadAttention.from_attention(nn.MultiheadAttention(DIM, HEADS))
+OTHER_SIZES = {"num_heads": 2, "num_key_value_heads": 2, "qk_norm": True, "bias": False}
+
+
+def test_a_subclass_without_a_feed_forward_of_its_own_may_hold_a_system_that_has_one():
+    class Sparse(nn.TransformerEncoderLayer):
+        _ff_block = staticmethod(torch.zeros_like)
+
+    Sparse(DIM, HEADS, 16, batch_first=True).self_attn = build("weighted")
+
+
+@pytest.mark.parametrize(
+    ("first", "options"), [(False, {}), *((True, {o: v}) for o, v in OTHER_SIZES.items())]
+)
+def test_an_attention_that_does_not_fit_is_not_taken_over(first, options):
+    with pytest.raises(ValueError, match=next(iter(options), "batch_first")):
+        source = nn.MultiheadAttention(DIM, HEADS, batch_first=first)
+        hw.MultiHeadAttention.from_attention(source, **options)

@@ -10,8 +10,9 @@ from support import tiny_models
 from support.pages import Page, numbers
 
 import headwise as hw
+from headwise.analysis.decisions import DecisionTable
 from headwise.analysis.metrics import unit_load
-from headwise.report.analysis import write_analyses
+from headwise.report.analysis import Analysis, write_analyses
 
 ATTACK = "'\"--></title></style></script><script>alert(1)</script><img src=//x.example/y onerror=z>"
 
@@ -54,12 +55,16 @@ def test_the_findings_are_those_of_the_tables(higher_is_better):
     assert f"does {largest:.1f} times an even share" in findings
 
 
-def test_a_finding_says_that_it_may_be_chance():
+@pytest.mark.parametrize("items", [2, 12])
+def test_a_finding_says_that_it_may_be_chance(items):
     """Where the items are too few for a test, nothing is more than chance."""
     model = tiny_models.model("causal", "mae")
-    batch = tiny_models.inputs("causal", rows=2)
+    batch = tiny_models.inputs("causal", rows=items)
     analysis = hw.analyse(model, [batch], quality=lambda: model(**batch).logits.mean((1, 2)) + 9)
     losses = [text for text in analysis.findings if "is lost" in text]
+    if items == 12:  # a share of the score has an interval in percent
+        assert all("may be chance [" in text and text.count("%") == 3 for text in losses)
+        return
     assert losses and all("may be chance." in text for text in losses)  # and no interval
     assert any("cannot be said: fewer than 10 test items" in text for text in analysis.findings)
 
@@ -104,6 +109,21 @@ def test_standard_attention_decides_nothing_and_stands_beside_a_model_that_does(
     assert "What goes to which unit: mixed" in page.text and ": plain" in page.text
     assert "What goes to which unit: plain" not in page.text
     assert len(page.saved()) == len(list((tmp_path / "tables").iterdir()))
+
+
+@pytest.mark.parametrize("is_preferred", [True, False])
+def test_only_tokens_that_a_unit_prefers_stand_beside_it(is_preferred, tmp_path):
+    """Expert 0 is always chosen, and one of the two others by turns: the tokens do not matter."""
+    tokens = [f"token {n // 10}" for n in range(200)]
+    chosen = np.array([[0, 1 + n % 2] for n in range(200)])
+    chosen[:10, 1] = 1 if is_preferred else chosen[:10, 1]
+    weights = np.zeros((200, 3))
+    np.put_along_axis(weights, chosen, 0.5, axis=1)
+    rows = pd.DataFrame({"sequence": np.arange(200), "position": 0, "token": tokens})
+    table = DecisionTable("path", "moa", "", 0, "expert", weights, chosen, rows, 200)
+    page = Page(Analysis([table]).write(tmp_path))
+    assert {*re.findall(r"token \d+", page.text)} == ({"token 0"} if is_preferred else set())
+    assert ("no token that occurs five times" in page.text) != is_preferred
 
 
 @pytest.mark.parametrize(

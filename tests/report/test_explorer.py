@@ -131,6 +131,18 @@ def test_what_a_removal_shows_is_a_pass_under_ablated(kind, system):
             assert names == [str(token) for token in logits[0].argmax(-1).tolist()]
 
 
+@pytest.mark.parametrize("make", [gpt2, marian])
+def test_padding_is_in_no_loss(make):
+    model, lengths = make().eval(), {"input_ids": 6, "decoder_input_ids": 4}
+    batch = PAIR if make is marian else {"input_ids": IDS}
+    padded = {name: nn.functional.pad(ids, (0, 5)) for name, ids in batch.items()}
+    for name in batch:
+        mask = (torch.arange(padded[name].size(1)) < lengths[name]).long()[None]
+        padded[name.replace("input_ids", "attention_mask")] = mask
+    alone, shown = (only_model(hw.explore(model, each)) for each in (batch, padded))
+    assert shown["losses"] == pytest.approx(alone["losses"], rel=1e-4)
+
+
 def test_parts_are_units_or_heads_too_or_none():
     model = tiny_models.model("seq2seq", "mae")
     for without, number in (("none", 0), ("units", 6 * 4), ("heads", 6 * 8)):

@@ -51,7 +51,7 @@ def entropy(d: DecisionTable) -> pd.Series:
     """
     w = d.weights.astype(np.float64)
     rows = pd.Series(-xlogy(w, w).sum(1))  # NaN of negative weights
-    mean, half = rows.mean(), np.nan
+    mean, half = rows.mean(skipna=False), np.nan
     if d.scope != "everything":
         deviations = (rows - mean).groupby(d.rows["sequence"].to_numpy()).sum()
         dof = len(deviations) - 1
@@ -59,7 +59,7 @@ def entropy(d: DecisionTable) -> pd.Series:
             error = np.sqrt((deviations**2).sum() * len(deviations) / dof) / len(rows)
             half = stdtrit(dof, 0.975) * error
     even = np.log(w.shape[1] if d.chosen is None else d.chosen.shape[1])
-    low, high = max(mean - half, 0.0), min(mean + half, np.log(w.shape[1]))
+    low, high = max(mean - half, 0.0), min(mean + half, even)
     return pd.Series({"mean": mean, "low": low, "high": high, "even": even})
 
 

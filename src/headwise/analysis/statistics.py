@@ -81,7 +81,14 @@ def estimate_mean(system: Scores) -> Estimate:
     >>> round(mean.value, 2), round(mean.low, 2), round(mean.high, 2)
     (5.0, 4.75, 5.25)
     """
-    return _estimate(system, tests=1)
+    mean = _estimate(system, tests=1)
+    if mean.error == 0:  # all right, or all wrong: nothing says how much would be chance
+        none = math.nan
+        return replace(mean, low=none, high=none, p=none, reason="the score does not vary")
+    if system.resamples is not None and mean.variance_source == "items":
+        low, high = np.percentile(system.resamples, [2.5, 97.5]).tolist()  # as `Score` has them
+        return replace(mean, low=low, high=high)
+    return mean
 
 
 def estimate_difference(system: Scores, baseline: Scores, *, tests: int = 1) -> Estimate:
@@ -111,10 +118,10 @@ def _estimate(*systems: Scores, tests: int) -> Estimate:
         if not have_seeds:
             return replace(untested, reason="a single seed")
         return _add_test(untested, [_seed_part(each.values) for each in systems], "seeds", tests)
+    parts = [_item_part(resamples, systems[0].items)]
     if not have_seeds:
-        return _test_single_runs(untested, resamples, systems[0].items)
-    seed_parts = [_seed_part(system.values, system.resamples) for system in systems]
-    parts = [_item_part(resamples, systems[0].items), *seed_parts]
+        return _test_over_items(untested, parts, systems[0].items)
+    parts += [_seed_part(system.values, system.resamples) for system in systems]
     return _add_test(untested, parts, "seeds and items", tests)
 
 
@@ -123,7 +130,7 @@ def paired_change(changed: Scores, unchanged: Scores) -> Estimate:
 
     The model is the same, so that the items are all that may be chance; where the conditions are
     drawn, `changed` has a value for each draw. Where every resample of the items changes alike, p
-    is that of the sign test.
+    is that of the sign test, and there is no interval.
 
     Raises:
         ValueError: the two are scored on different numbers of items.
@@ -134,11 +141,7 @@ def paired_change(changed: Scores, unchanged: Scores) -> Estimate:
     parts = [_item_part(resamples, changed.items)]
     if len(changed.values) > 1:
         parts.append(_seed_part(changed.values, changed.resamples))
-    change = _add_test(untested, parts, "items")
-    if change.value and not change.error:
-        value, p = change.value, 2 * 0.5**changed.items
-        return replace(change, low=value, high=value, p=p, reason="")
-    return change
+    return _test_over_items(untested, parts, changed.items)
 
 
 def p_value(p: float) -> str:
@@ -229,27 +232,21 @@ def _add_test(untested: Estimate, parts: Sequence[_Part], source: str, tests: in
         return replace(tested, low=0.0, high=0.0, p=1.0)
     tested = replace(tested, p=float(2 * stats.t.sf(abs(value) / error, dof)))
     if dof < _MIN_DOF:
-        tested = replace(tested, reason=f"too few {'draws' if source == 'items' else 'seeds'}")
-    else:
-        half = error * float(stats.t.ppf(0.975, dof))
-        low, high = untested.bounds
-        tested = replace(tested, low=max(value - half, low), high=min(value + half, high))
+        return replace(tested, reason=f"too few {'draws' if source == 'items' else 'seeds'}")
+    half = error * float(stats.t.ppf(0.975, dof))
+    low, high = untested.bounds
+    tested = replace(tested, low=max(value - half, low), high=min(value + half, high))
     if source == "items":
         return tested
     critical = float(stats.t.ppf(1 - SIGNIFICANT / max(1, tests) / 2, dof))
     excess = lambda shift: stats.nct.sf(critical, dof, shift) - POWER  # noqa: E731
-    return replace(tested, detectable=error * float(optimize.brentq(excess, 0.0, 4 * critical)))
+    detectable = error * float(optimize.brentq(excess, 0.0, 4 * critical))
+    return replace(tested, detectable=detectable if detectable <= high else math.nan)
 
 
-def _test_single_runs(untested: Estimate, resamples: np.ndarray, items: int) -> Estimate:
-    """Tests single runs over items alone: with percentiles, and the paired bootstrap's p.
-
-    p is the share of resamples that deviate from their mean by at least the observed value; the
-    observed items count as one resample more.
-    """
-    low, high = np.percentile(resamples, [2.5, 97.5]).tolist()
-    exceeds = np.abs(resamples - resamples.mean()) >= abs(untested.value)
-    p = float((exceeds.sum() + 1) / (len(resamples) + 1)) if untested.value else 1.0
-    error = float(resamples.std(ddof=1))
-    tested = replace(untested, low=low, high=high, p=p, variance_source="items")
-    return replace(tested, error=error, dof=items - 1)
+def _test_over_items(untested: Estimate, parts: Sequence[_Part], items: int) -> Estimate:
+    """Tests what only items may change; where all change alike, by the sign test."""
+    tested = _add_test(untested, parts, "items")
+    if tested.value and not tested.error:
+        return replace(tested, p=2 * 0.5**items, reason="all items change alike")
+    return tested

@@ -1,5 +1,6 @@
 """The commands for finished runs: evaluate, predict, analyse, explore."""
 
+import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -89,18 +90,18 @@ def evaluate(
 def _format_difference(difference: "Estimate", outcome: "Outcome") -> str:
     """Returns the difference of two runs with its interval and p, and what these do not cover."""
     from headwise.analysis.statistics import p_value
+    from headwise.report.page import format_interval, format_number
 
     score = outcome.scores[0]
-    value, low, high = (
-        f"{number:+.{score.digits + 1}f}"
-        for number in (difference.value, difference.low, difference.high)
-    )
-    if difference.reason:
+    digits = score.digits + 1
+    value = format_number(difference.value, digits, sign=True)
+    if math.isnan(difference.p):
         return (
             f"difference of {score.name}: {value}, without interval and test: {difference.reason}"
         )
+    interval = format_interval(difference.low, difference.high, digits, before=" ", sign=True)
     return (
-        f"difference of {score.name}: {value} [{low}, {high}], {p_value(difference.p)} over items\n"
+        f"difference of {score.name}: {value}{interval}, {p_value(difference.p)} over items\n"
         f"These are single runs: interval and p hold the chance of the items, and nothing of that "
         f"of training. With other seeds the difference may be another."
     )
@@ -121,8 +122,8 @@ def predict(
 
     The task of the run decides. The command translates or classifies each line (a tab divides the
     texts of a pair), fills in each `<mask>`, or continues each text: of text files, of --text, or
-    else of standard input. It draws images (into RUN.png by default), or removes the noise from
-    sound files (into NAME-enhanced.wav).
+    else of standard input; without any it begins a text. It draws images (into RUN.png by default),
+    or removes the noise from sound files (into NAME-enhanced.wav).
     """
     check_run(run, changes or [], ["evaluation"])
 

@@ -131,7 +131,7 @@ class AgreementAttention(Attention):
         read_dim = num_heads * self.head_dim // capsules
         self.capsule_norm = nn.LayerNorm(read_dim) if inputs == "all" else None
         self.capsule_weight = nn.Parameter(torch.empty(capsules, read_dim, embed_dim))
-        has_bias = bias is True
+        has_bias = self.has_output_bias
         self.capsule_bias = nn.Parameter(torch.empty(capsules, embed_dim)) if has_bias else None
         self.vote_weight = nn.Parameter(torch.empty(num_heads, embed_dim, embed_dim))
         # Vectors of one entry, since fully_shard takes no scalars.

@@ -20,7 +20,7 @@ from headwise.heads.ablation import HEADS
 from headwise.heads.cache import AttentionCache
 from headwise.heads.masks import boolean_mask, causal_mask, check_mask, merge_masks
 from headwise.heads.system import AttentionOutput, Routing, System, is_repeated
-from headwise.messages import check_range
+from headwise.messages import check_choice, check_range
 from headwise.ops.layers import make_norm
 from headwise.ops.rotary import Rotary
 
@@ -97,6 +97,7 @@ class Attention(System):
 
     Attributes:
         observers: who is called with the `AttentionCall` of each call.
+        has_output_bias: whether `bias` is meant for maps behind the heads too.
     """
 
     supported_ablations: ClassVar[tuple[str, ...]] = HEADS
@@ -125,6 +126,8 @@ class Attention(System):
         sizes = {"embed_dim": embed_dim, "num_heads": num_heads, "head_dim": head_dim}
         for name, size in {**sizes, "kdim": kdim, "vdim": vdim}.items():
             check_range(name, size, 1)
+        check_range("dropout", dropout, 0, 1)
+        check_choice("bias", bias, (True, False, "qkv"))
         if head_dim is None and embed_dim % num_heads:
             raise ValueError(
                 f"embed_dim is {embed_dim}, which num_heads = {num_heads} does not divide; choose "
@@ -141,6 +144,7 @@ class Attention(System):
         self.kdim = embed_dim if kdim is None else kdim
         self.vdim = embed_dim if vdim is None else vdim
         self.dropout = dropout
+        self.has_output_bias = bias != "qkv" and bool(bias)
         self.q_norm: Any = make_norm("rms", self.head_dim, norm_eps) if qk_norm else None
         self.k_norm: Any = make_norm("rms", self.head_dim, norm_eps) if qk_norm else None
         if dense:
@@ -215,6 +219,15 @@ class Attention(System):
             ValueError: inputs that do not fit; the message names the argument.
         """
         is_self = key is None or key is query or value is query
+        if query.is_nested:
+            others = (key_padding_mask, attn_mask, query_padding_mask, cache, rotary)
+            is_alone = is_self and not need_weights and all(other is None for other in others)
+            if not is_alone or query.layout != torch.strided:
+                raise ValueError(
+                    "query is a nested tensor, which self-attention takes alone and strided: "
+                    "pad it, or build nn.TransformerEncoder with enable_nested_tensor=False"
+                )
+            return self._attend_nested(query, is_causal)
         key = query if key is None else key
         value = key if value is None else value
         offset = 0 if cache is None or cache.static else cache.get_seq_length()
@@ -232,7 +245,7 @@ class Attention(System):
         is_plain = is_causal and offset == 0 and key_padding_mask is None and attn_mask is None
         masks = (key_padding_mask, attn_mask, is_causal and not is_plain)
         sizes = (q.size(1), q.size(2), k.size(2))  # heads, queries, keys
-        mask = merge_masks(*masks, *sizes, offset=offset, device=q.device)
+        mask = merge_masks(*masks, *sizes, offset=offset, device=q.device, dtype=q.dtype)
         heads = self.ablate_heads(self.attend(q, k, v, mask, is_plain))
         output, routing = self.combine(heads, inputs, state)
         routing = None if routing is None else routing._replace(padding=padding)
@@ -245,6 +258,14 @@ class Attention(System):
             weights = self.attention_weights(q, k, mask)
             weights = weights.mean(1) if average_attn_weights else weights
         return AttentionOutput(output, weights, routing)
+
+    def _attend_nested(self, query: Tensor, is_causal: bool) -> AttentionOutput:
+        """A nested output: layers of PyTorch, in evaluation, hand padded batches on like that."""
+        padding = torch.ones_like(query).to_padded_tensor(0.0)[..., 0] == 0
+        padded = query.to_padded_tensor(0.0)
+        out = self.forward(padded, key_padding_mask=padding, is_causal=is_causal)
+        rows = [row[real] for row, real in zip(out.output, ~padding, strict=True)]
+        return AttentionOutput(torch.nested.as_nested_tensor(rows), None, out.routing)
 
     def project(self, inputs: AttentionInputs) -> tuple[Tensor, Tensor, Tensor, Any]:
         """Queries, keys and values, `(batch, heads, time, head_dim)`, and a state for `combine`."""
@@ -267,11 +288,11 @@ class Attention(System):
         """The outputs of the heads, `(batch, heads, queries, head_dim)`.
 
         Args:
-            mask: broadcasts to `(batch, heads, queries, keys)`; None where all is attended.
+            mask: broadcasts to `(batch, heads, queries, keys)`, boolean or in q's dtype, or None.
             is_causal: query t attends to keys 0 … t; only without a mask.
         """
-        if mask is not None:
-            mask = ~mask if mask.dtype == torch.bool else mask.to(q.dtype)
+        if mask is not None and mask.dtype == torch.bool:
+            mask = ~mask
         if k.size(1) == 1:
             k, v = expand_kv(k, q.size(1)), expand_kv(v, q.size(1))  # views
         dropout = self.dropout if self.training else 0.0
@@ -390,8 +411,8 @@ class MultiHeadAttention(Attention):
     ) -> None:
         super().__init__(embed_dim, num_heads, bias=bias, dense=dense, **options)
         self.is_head_gate = not dense
-        width = num_heads * self.head_dim
-        self.out_proj: Any = nn.Linear(width, embed_dim, bias is True) if dense else nn.Identity()
+        width, bias = num_heads * self.head_dim, self.has_output_bias
+        self.out_proj: Any = nn.Linear(width, embed_dim, bias) if dense else nn.Identity()
         MultiHeadAttention.reset_parameters(self)  # subclasses have not made all of theirs
 
     def reset_parameters(self) -> None:
@@ -425,7 +446,7 @@ class MultiHeadAttention(Attention):
                 `batch_first=True`, and no subclass of them.
             neutral: whether the output has to be that of the source. If not, the parameters of a
                 subclass start as its constructor says.
-            options: further arguments of the constructor.
+            options: further arguments of the constructor, but sizes of the source.
 
         Raises:
             ValueError: no such attention; one with `add_bias_kv` or `add_zero_attn`; weights that
@@ -449,7 +470,10 @@ class MultiHeadAttention(Attention):
                 "attention has batch_first=False, expected True: headwise would attend over the "
                 "batch. Build its module with batch_first=True, and load the old state dict"
             )
-        result = cls(**{**standard_options(source), "dropout": source.dropout, **options})
+        own = standard_options(source)
+        for name in options.keys() & own.keys():  # by which copied weights would not fit
+            check_choice(f"{name} of from_attention", options[name], (own[name],))
+        result = cls(**{**own, "dropout": source.dropout, **options})
         result.init_from(source, neutral=neutral)
         return result
 
@@ -571,7 +595,7 @@ def standard_options(attention: Any) -> dict[str, Any]:
     options: dict[str, Any] = {name: getattr(attention, name) for name in names}
     options["bias"] = attention.out_proj.bias is not None
     if isinstance(attention, nn.MultiheadAttention):
-        return options
+        return {**options, "num_key_value_heads": attention.num_heads, "qk_norm": False}
     if not options["bias"] and attention.q_proj.bias is not None:
         options["bias"] = "qkv"
     options["num_key_value_heads"] = attention.num_key_value_heads

@@ -1,6 +1,8 @@
 """The memory of an attention between the steps of decoding."""
 
 from collections.abc import Callable
+from copy import copy
+from typing import Any, Self
 
 import torch
 from torch import Tensor
@@ -32,6 +34,19 @@ class AttentionCache:
         self.keys: Tensor | None = None
         self.values: Tensor | None = None
         self.memory: dict[str, Tensor] = {}
+
+    def __copy__(self) -> Self:
+        """A cache for another continuation; it shares the tensors, which no step changes."""
+        copied = type(self)(static=self.static)
+        copied.__dict__ |= self.__dict__
+        copied._map(lambda tensor: tensor)  # into a memory of its own
+        return copied
+
+    def __deepcopy__(self, memo: Any) -> Self:
+        """A cache with tensors of its own, without a graph."""
+        copied = copy(self)
+        copied._map(lambda tensor: tensor.detach().clone())
+        return copied
 
     def extend(self, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
         """Appends this step's keys and values along time; returns all of them."""

@@ -20,7 +20,7 @@ from headwise.heads.masks import boolean_mask
 from headwise.heads.rules import Rule, RuleSettings, TrainingProgress, TrainingWarning
 from headwise.heads.system import Routing, is_repeated
 from headwise.messages import check_choice, check_range
-from headwise.ops.layers import at_least_float32, is_traced, without_autocast
+from headwise.ops.layers import at_least_float32, in_weight_dtype, is_traced, without_autocast
 from headwise.ops.replicas import is_sharded, mean_over_replicas
 
 _MEMORY_KEY = "inputs of gates"  # in the memory of a cache
@@ -164,7 +164,7 @@ class GateInput(NamedTuple):
 
 
 def average_inputs(
-    inputs: AttentionInputs, causal: bool, per_query: bool, window: int | None
+    inputs: AttentionInputs, causal: bool, per_query: bool, window: int | None, heads: int
 ) -> GateInput:
     """The mean of the queries' inputs without padding.
 
@@ -187,8 +187,8 @@ def average_inputs(
                 "alone: leave one out; causal attention needs no mask, and padding has its own"
             )
         hidden = boolean_mask(inputs.attn_mask)
-        if hidden.dim() > 2:  # of each head
-            hidden = hidden.reshape(len(x), -1, *hidden.shape[-2:]).all(1)
+        hidden = hidden.unflatten(0, (-1, heads)) if hidden.dim() == 3 else hidden
+        hidden = hidden.all(1) if hidden.dim() == 4 else hidden  # by every head
         seen = (~hidden).tril() if causal else ~hidden
         with without_autocast(x):
             sums = seen.to(x.dtype) @ summands
@@ -253,7 +253,7 @@ class ExpertGate(nn.Module):
     def forward(self, gate_input: GateInput, *, fixed: bool) -> Tensor:
         """Gates `(batch, 1 or queries, experts)`; `fixed` computes as in evaluation."""
         learns = self.training and not fixed and any(p.requires_grad for p in self.parameters())
-        normalized = self._normalize(gate_input, learns).to(self.hidden.weight.dtype)
+        normalized = in_weight_dtype(self.hidden, self._normalize(gate_input, learns))
         hidden = F.dropout(torch.tanh(self.hidden(normalized)), self.dropout, learns)
         gates = self.output(hidden).to(gate_input.mean.dtype).softmax(-1)
         if learns and gates.requires_grad and not is_traced() and not is_repeated():
@@ -437,14 +437,25 @@ class MixtureOfAttentiveExperts(MultiHeadAttention):
         super().reset_parameters()
         self._reset_gate()
 
-    @torch.no_grad()
     def _reset_gate(self) -> None:
-        # Also what is no parameter: a model that was built without memory has lost it.
+        self._fill_left_out()
+        if self.gate is not None:
+            self.gate.reset_parameters()
+
+    @torch.no_grad()
+    def _fill_left_out(self) -> None:
+        # No state dict has it, and a model that was built without memory has lost it.
         sets = list(combinations(range(self.num_heads), self.dropped_heads))
         left_out = torch.zeros(self.left_out.shape, device="cpu")
         self.left_out.copy_(left_out.scatter_(1, torch.tensor(sets, device="cpu"), 1.0))
-        if self.gate is not None:
-            self.gate.reset_parameters()
+
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
+        super()._load_from_state_dict(state_dict, prefix, *args)
+        # Parameters that are assigned to a model without memory say where it is from now on.
+        loaded = (x for name, x in state_dict.items() if name.startswith(prefix))
+        if self.left_out.is_meta and (first := next(loaded, None)) is not None:
+            self.left_out = torch.empty_like(self.left_out, device=first.device)
+        self._fill_left_out()
 
     def init_neutral(self) -> None:
         """Starts the gate anew: each head is scaled by 1, but in F steps."""
@@ -474,7 +485,7 @@ class MixtureOfAttentiveExperts(MultiHeadAttention):
             gates = x.new_full((1, 1, self.num_experts), 1 / self.num_experts, dtype=dtype)
             return gates.expand(x.size(0), x.size(1) if per_query else 1, -1), per_query
         with torch.set_grad_enabled(torch.is_grad_enabled() and not fixed):
-            gate_input = average_inputs(inputs, causal, per_query, self.gate_window)
+            gate_input = average_inputs(inputs, causal, per_query, self.gate_window, self.num_heads)
             return self.gate(gate_input, fixed=fixed), per_query
 
     def _head_scales(self, mixture: Tensor) -> Tensor:

@@ -43,12 +43,14 @@ def merge_masks(
     keys: int,
     *,
     offset: int = 0,
-    device: torch.device | None = None,
+    device: torch.device,
+    dtype: torch.dtype,
 ) -> Tensor | None:
     """One mask that broadcasts to `(batch, heads, queries, keys)`, or None where all is attended.
 
-    It is boolean, `True` = not attended, or a float mask to add if either mask given was one. Query
-    t is at position offset + t of the keys (the offset counts what a decoding cache holds).
+    It is boolean, `True` = not attended, or a float mask of the dtype to add if either mask given
+    was one. Query t is at position offset + t of the keys (the offset counts what a decoding cache
+    holds).
     """
     hidden: Tensor | None = None
     added: Tensor | None = None
@@ -64,9 +66,10 @@ def merge_masks(
             hidden = mask if hidden is None else hidden | mask
         elif mask is not None:
             added = mask if added is None else added + mask
-    if added is None or hidden is None:
-        return hidden if added is None else added
-    return added.masked_fill(hidden, float("-inf"))
+    if added is None:
+        return hidden
+    added = added.to(dtype)
+    return added if hidden is None else added.masked_fill(hidden, float("-inf"))
 
 
 def check_mask(name: str, mask: Tensor | None, *allowed: tuple[int, ...]) -> None:
@@ -78,6 +81,7 @@ def check_mask(name: str, mask: Tensor | None, *allowed: tuple[int, ...]) -> Non
             f"{name} has dtype {mask.dtype}, expected torch.bool (True = not attended) or a float "
             f"mask that is added to the logits; for a 0/1 mask of what to keep, pass `mask == 0`"
         )
-    if tuple(mask.shape) not in allowed:
+    # An export takes sizes that are compared for equal: only those of as many dimensions are.
+    if tuple(mask.shape) not in [shape for shape in allowed if len(shape) == mask.dim()]:
         shapes = " or ".join(map(str, dict.fromkeys(allowed)))
         raise ValueError(f"{name} has shape {tuple(mask.shape)}, expected {shapes}")

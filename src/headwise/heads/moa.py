@@ -111,7 +111,7 @@ class MixtureOfAttentionHeads(Attention):
     ) -> None:
         check_choice("balance", balance, ("batch", "sequence"))
         check_range("top_k", top_k, 1, num_experts)
-        options |= {"head_dim": head_dim, "num_key_value_heads": num_key_value_heads}
+        options |= {"head_dim": head_dim, "num_key_value_heads": num_key_value_heads, "bias": bias}
         super().__init__(embed_dim, top_k * num_key_value_heads, **options, dense=False)
         width = num_key_value_heads * head_dim  # of an expert
         self.num_experts, self.top_k = num_experts, top_k

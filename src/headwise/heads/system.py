@@ -264,7 +264,10 @@ def _check_place(parent: nn.Module, name: str, child: Any) -> None:
         return
     place, system = f"{name} of a {type(parent).__name__}", type(child).__name__
     layers = (nn.TransformerEncoderLayer, nn.TransformerDecoderLayer)
-    if type(parent) in layers and child.replaces != "attention":
+    # A subclass may compute otherwise, and have no feed-forward of its own.
+    theirs = [(kind.forward, kind._ff_block) for kind in layers]
+    used = (getattr(type(parent), name, None) for name in ("forward", "_ff_block"))
+    if tuple(used) in theirs and child.replaces != "attention":
         raise ValueError(
             f"{place} cannot be {system}, which takes the place of more than an attention "
             f"({child.replaces}): put it into a layer of your own"

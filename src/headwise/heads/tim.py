@@ -128,6 +128,7 @@ class IndependentMechanismsLayer(System):
         super().__init__()
         check_choice("norm", norm, ("post", "pre"))
         check_choice("norm_kind", norm_kind, ("layer", "rms"))
+        check_choice("bias", bias, (True, False))
         check_choice("ffn_activation", ffn_activation, ACTIVATIONS)
         if kdim is not None and not cross_attention:
             raise ValueError(f"kdim is {kdim}, but no memory is read unless cross_attention=True")

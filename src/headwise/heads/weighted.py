@@ -285,8 +285,8 @@ class BranchedAttention(Attention):
             self.rule = None  # type: ignore[misc, assignment]  # nobody has to train it by one
         self.hidden_dim = num_branches * ffn_dim if ffn == "full" else ffn_dim
         width = hidden_width(ffn_activation, self.hidden_dim)
-        self.ffn_up = nn.Linear(embed_dim, width, bias=bias is True)
-        self.ffn_down = nn.Linear(self.hidden_dim, embed_dim, bias=bias is True)
+        self.ffn_up = nn.Linear(embed_dim, width, bias=self.has_output_bias)
+        self.ffn_down = nn.Linear(self.hidden_dim, embed_dim, bias=self.has_output_bias)
         eps = 1e-5 if norm_eps is None else norm_eps
         self.norm1: Any = make_norm(norm_kind, embed_dim, eps) if self.holds_residual else None
         self.norm2: Any = make_norm(norm_kind, embed_dim, eps) if self.holds_residual else None

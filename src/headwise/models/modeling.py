@@ -415,7 +415,8 @@ class Stack(HeadwiseModel):
             "need_weights": output_attentions,
         }
         x = F.dropout(self._add_positions(embeds, positions), self.config.dropout, self.training)
-        states, weights, losses = [], [], list[Tensor]()
+        states, weights = [], []
+        losses: list[Tensor] = []
         for index, layer in enumerate(self.layers):
             states.append(x)
             caches = (None, None) if cache is None else cache.layer_caches(index)

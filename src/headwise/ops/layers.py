@@ -71,16 +71,19 @@ def at_least_float32(x: Tensor) -> Tensor:
     return x.to(torch.promote_types(x.dtype, torch.float32))
 
 
+def in_weight_dtype(linear: nn.Module, x: Tensor) -> Tensor:
+    """An input of a linear map in the type of its weight, unless that is quantised."""
+    dtype = getattr(linear.weight, "dtype", None)
+    return x if dtype is None or not dtype.is_floating_point else x.to(dtype)
+
+
 def in_float32(linear: nn.Module, x: Tensor) -> Tensor:
     """A linear map in the type of its weight, under autocast too; the result in float32 at least.
 
     Routers decide by it: half precision would choose otherwise where units are nearly equal.
     """
-    weight: Any = linear.weight
-    if isinstance(weight, Tensor) and weight.is_floating_point():  # else it is quantised
-        x = x.to(weight.dtype)
     with without_autocast(x):
-        y: Tensor = linear(x)
+        y: Tensor = linear(in_weight_dtype(linear, x))
     return at_least_float32(y)
 
 

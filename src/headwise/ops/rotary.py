@@ -9,8 +9,12 @@ pair, as in transformers, and a token at position t turns them by the angle t θ
 so that the product of a query and a key depends on the distance of their positions alone.
 """
 
+from contextlib import nullcontext
+
 import torch
 from torch import Tensor
+
+from headwise.ops.layers import is_traced
 
 
 class Rotary:
@@ -33,18 +37,26 @@ class Rotary:
 
     def __init__(self, positions: Tensor, rates: Tensor, scale: float = 1.0) -> None:
         self.positions, self.rates, self.scale = positions, rates, scale
+        self.is_traced = is_traced()
         # Layers of one model ask for the same again, on one device or on several.
         self.tables: dict[tuple[torch.dtype, torch.device], tuple[Tensor, Tensor]] = {}
 
     def __call__(self, x: Tensor) -> Tensor:
         key = torch.promote_types(x.dtype, torch.float32), x.device
-        if key not in self.tables:
-            self.tables[key] = self._table(*key)
-        cosines, sines = self.tables[key]  # each (batch or 1, 1, time, r)
+        # Each (batch or 1, 1, time, r).
+        cosines, sines = self.tables[key] if key in self.tables else self._new_table(key)
         turned, rest = x[..., : cosines.size(-1)], x[..., cosines.size(-1) :]
         first, second = turned.chunk(2, dim=-1)
         turned = (turned * cosines + torch.cat([-second, first], dim=-1) * sines).to(x.dtype)
         return torch.cat([turned, rest], dim=-1) if rest.size(-1) else turned
+
+    def _new_table(self, key: tuple[torch.dtype, torch.device]) -> tuple[Tensor, Tensor]:
+        traced = is_traced()
+        with nullcontext() if traced else torch.inference_mode(False):  # a later call may learn
+            table = self._table(*key)
+        if self.is_traced or not traced:  # what a compiler makes is of no use behind it
+            self.tables[key] = table
+        return table
 
     def _table(self, dtype: torch.dtype, device: torch.device) -> tuple[Tensor, Tensor]:
         # (batch or none, time, r / 2)

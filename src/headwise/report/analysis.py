@@ -142,7 +142,12 @@ def _change(table: pd.DataFrame, row: Any) -> str:
     """Says how an ablation changes the score, as a share of the whole score."""
     about, digits = table.attrs, table.attrs["digits"] + 1
     whole = f"the {about['score']} of {format_number(about['value'], digits)}"
-    interval = format_interval(row.low, row.high, digits, before=" ", sign=True)
+    low, high, unit = row.low, row.high, ""
+    if row.share > 0:  # the interval is that of the share
+        scale = (100 if about["lower_is_better"] else -100) / about["value"]
+        low, high = sorted((scale * low, scale * high))
+        unit, digits = "%", _percent_digits(row.share)
+    interval = format_interval(low, high, digits, before=" ", sign=True, unit=unit)
     chance = "" if row.corrected_p < SIGNIFICANT else f", which may be chance{interval}"
     if not row.share > 0:  # nothing is lost, or the whole score is no share of anything
         return f"{whole} changes by {format_number(row.difference, digits, sign=True)}{chance}"
@@ -165,7 +170,11 @@ def _removed_unit(row: Any) -> int | None:
 
 
 def _percent(share: float) -> str:
-    return f"{format_number(100 * share, 1 if abs(share) < 0.095 else 0)}%"
+    return f"{format_number(100 * share, _percent_digits(share))}%"
+
+
+def _percent_digits(share: float) -> int:
+    return 0 if abs(share) >= 0.095 else 1 if abs(share) >= 0.00095 else 3
 
 
 def _tables_by_unit(analysis: Analysis) -> dict[str, list[DecisionTable]]:
@@ -252,8 +261,14 @@ def labels_section(analysis: Analysis) -> Section | None:
             section.figures.append(heatmap(tables[best.place], title, digits=0))
         else:
             tables = {d.place: pmi(d, label, _TOKENS).set_index("unit") for d in labelled}
+            tables = {place: table[table["low"] > 0] for place, table in tables.items()}
+            if tables[best.place].empty:
+                section.text += (
+                    f"In {best.place}, no {label} that occurs five times goes to one {best.unit} "
+                    f"more often than others do by more than chance. "
+                )
         tables = {place: table for place, table in tables.items() if len(table)}
-        if not tables:  # nothing occurs five times
+        if not tables:
             continue
         if section.table is None and "pmi" in tables.get(best.place, ()):
             top = tables[best.place].groupby(level="unit").head(_TOP_TOKENS)
@@ -262,14 +277,14 @@ def labels_section(analysis: Analysis) -> Section | None:
             section.table = pd.DataFrame(
                 {f"{best.unit} {unit}": pd.Series([*tokens]) for unit, tokens in by_unit}
             )
-            section.text = (
+            section.text += (
                 f"For each {best.unit} of {best.place}, which the {label} explains best, the "
                 f"table has what goes to it more often than others do, with "
-                f"ln p({best.unit} | {label}) / p({best.unit}) (PMI). What occurs less than "
-                f"five times is left out; by chance one in 40 stands out."
+                f"ln p({best.unit} | {label}) / p({best.unit}) (PMI), where its 95% interval lies "
+                f"above 0: by chance one in 40 does. What occurs less than five times is left out."
             )
         section.more[f"{label}, all layers"] = pd.concat(tables, names=["layer"])
-    return section if section.more else None
+    return section if section.more or section.text else None
 
 
 def _shares_by_class(d: DecisionTable, label: str) -> pd.DataFrame:

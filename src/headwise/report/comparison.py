@@ -7,6 +7,7 @@ comparison.scores                     # the DataFrame of all scores and differen
 
 import math
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +38,7 @@ from headwise.report.page import (
     format_number,
     legend,
     line_style,
+    shorten,
     subplots,
     write_page,
 )
@@ -47,7 +49,7 @@ from headwise.runs.names import COMPARISON
 PAGE = "report.html"
 _SAMPLES = 6
 _LOSS_DIGITS = 4
-_LETTERS = 22  # of a name in a figure
+_shorten = partial(shorten, letters=22)  # of a name in a figure
 _RUN_COLUMNS = {
     *("system", "seed", "parameters", "macs", "steps", "planned_steps", "seconds"),
     "validation_loss",
@@ -104,7 +106,7 @@ def write_report(folder: Path, comparison: Comparison | None = None) -> Path:
 def results_table(comparison: Comparison) -> Table:
     """Makes the table of a comparison for a terminal."""
     left_out = ["Seeds", "MACs", "Time per token ↓", "Detectable"]
-    shown = main_table(comparison).rename(index=shorten, columns={"Parameters": "Params"})
+    shown = main_table(comparison).rename(index=_shorten, columns={"Parameters": "Params"})
     shown = shown.drop(columns=left_out, errors="ignore")
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, caption_justify="left")
     table.title = Text(comparison.about.title, style="bold")
@@ -130,19 +132,24 @@ def verdict(comparison: Comparison) -> str:
     if ranked.empty:
         return f"{text}There is no result."
     best, *others = ranked.itertuples()
+    value = format_number(best.value, best.digits)
+    if others and ranked["value"].nunique() == 1:
+        return (
+            f"{text}No clear winner: all {len(ranked)} systems have the same {best.score}, {value}."
+        )
     # The best is compared with the baseline; if that is the best, so is each other one.
     rivals: list[Any] = [best] if best.system != baseline else others
     is_compared = bool(others) and baseline in set(ranked["system"])
     if is_compared and not all(row.significant for row in rivals):
         text += "No clear winner. "
-    value = format_number(best.value, best.digits)
     interval = format_interval(best.low, best.high, best.digits, before=", 95% interval ")
     text += f"{best.system} has the best {best.score}: {value}{interval}. "
     if not is_compared:
         return f"{text}It is not compared: that takes scores of the baseline and of another system."
     rival = rivals[0]
-    difference = format_number(rival.difference, rival.digits, sign=True)
-    ends = (rival.diff_low, rival.diff_high, rival.digits)
+    digits = _decimals(rival)
+    difference = format_number(rival.difference, digits, sign=True)
+    ends = (rival.diff_low, rival.diff_high, digits)
     interval = format_interval(*ends, before=", 95% interval ", sign=True)
     text += f"{rival.system} differs from the baseline {baseline} by {difference}{interval}: "
     if rival.diff_variance_source == "items":
@@ -181,7 +188,7 @@ def main_table(comparison: Comparison) -> pd.DataFrame:
         if len(rows) > 1:
             row["Difference"] = _difference_cell(score)
         if ranking["detectable"].notna().any():
-            row["Detectable"] = format_number(score.detectable, score.digits)
+            row["Detectable"] = format_number(score.detectable, _decimals(score))
     for system in comparison.systems:
         rows[system.name] |= _size_and_cost_cells(comparison, system)
     return _system_table(rows)
@@ -233,13 +240,21 @@ def _difference_cell(score: Any) -> str:
     """Writes a difference, with a star if it is significant, and its interval and p."""
     if math.isnan(score.difference):
         return str(score.diff_reason) if isinstance(score.diff_reason, str) else "baseline"
-    star = " *" if score.significant else ""
+    star, digits = " *" if score.significant else "", _decimals(score)
     return _join_lines(
-        format_number(score.difference, score.digits, sign=True) + star,
-        format_interval(score.diff_low, score.diff_high, score.digits, sign=True),
+        format_number(score.difference, digits, sign=True) + star,
+        format_interval(score.diff_low, score.diff_high, digits, sign=True),
         p_value(score.corrected_p) if math.isfinite(score.corrected_p) else "",
         "no p: single seeds" if score.diff_variance_source == "items" else score.diff_reason,
     )
+
+
+def _decimals(score: Any) -> int:
+    """Adds decimals where a difference, or an end of a significant interval, would be zero."""
+    ends = [score.diff_low, score.diff_high] if score.significant else []
+    shown = [number for number in (score.difference, *ends) if number]
+    enough = (n for n in range(score.digits, 9) if all(round(x, n) for x in shown))
+    return next(enough, int(score.digits))
 
 
 def _mean_cell(values: Sequence[float], digits: int) -> str:
@@ -290,8 +305,9 @@ def quality_section(comparison: Comparison) -> Section:
         "threads as a run; in brackets is their 95% interval over rounds.",
         f"Loss: {about.loss_name}, of the final model on the validation part.",
         "Detectable: the true difference that about three of four such comparisons would find "
-        "after Holm's correction. Where it is large, the lack of a star does not mean that systems "
-        "are alike. Filled points in the figure are significant.",
+        "after Holm's correction; a dash if there is no test, or if no difference is that large. "
+        "Where it is large, the lack of a star does not mean that systems are alike. Filled points "
+        "in the figure are significant.",
     ]
     all_scores = comparison.scores.drop(columns="of_seeds").set_index("system")
     return Section(
@@ -311,15 +327,9 @@ def _draw_differences(comparison: Comparison) -> list[Figure]:
     colours = [line_style(int(number))["color"] for number in compared.index]
     columns = {"difference": "value", "diff_low": "low", "diff_high": "high"}
     table = compared[[*columns, "significant"]].rename(columns=columns)
-    table.index = compared["system"].map(shorten)
+    table.index = compared["system"].map(_shorten)
     heading = _heading(next(compared.itertuples()))
-    return [forest(table, f"{heading}, difference to {shorten(comparison.baseline)}", colours)]
-
-
-def shorten(name: str) -> str:
-    """Leaves out the middle of a long name, since similar names differ at the end."""
-    half = (_LETTERS - 1) // 2
-    return name if len(name) <= _LETTERS else f"{name[:half]}…{name[-half:]}"
+    return [forest(table, f"{heading}, difference to {_shorten(comparison.baseline)}", colours)]
 
 
 def other_scores_section(comparison: Comparison) -> Section | None:
@@ -378,7 +388,7 @@ def _draw_curves(comparison: Comparison, name: str, title: str) -> Figure | None
             continue
         for run in runs if len(runs) > 1 else []:
             plot.plot(_mean_curve([run], name), color=style["color"], linewidth=0.8, alpha=0.6)
-        label = shorten(system.name) + ("" if system.converged else " (diverged)")
+        label = _shorten(system.name) + ("" if system.converged else " (diverged)")
         plot.plot(mean, **style, markersize=5, markevery=max(1, len(mean) // 8), label=label)
         late_values += [*mean[mean.index[-1] / 10 :]]
     if not plot.lines:

@@ -83,7 +83,11 @@ class Outputs:
         labels, predicted = self.model_input.labels, log_probs.argmax(-1)
         if labels is None or labels.is_floating_point():  # of several classes at once
             self.is_known = False
-            return predicted
+            stack = "decoder_" if self.is_encoder_decoder else ""
+            mask = self.model_input.batch.get(f"{stack}attention_mask")
+            if mask is None or mask.numel() != len(predicted):  # classes have no padding
+                return predicted
+            return predicted.masked_fill(mask.cpu().view(-1) == 0, IGNORED_LABEL)
         targets = labels.cpu().view(-1).long()
         if self.is_causal:  # the label of the next position
             targets = F.pad(targets[1:], (0, 1), value=IGNORED_LABEL)

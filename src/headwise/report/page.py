@@ -23,6 +23,7 @@ from matplotlib.figure import Figure
 from matplotlib.rcsetup import cycler
 from matplotlib.ticker import EngFormatter
 
+from headwise.analysis.statistics import p_value
 from headwise.files import write_text
 
 NONE = "–"  # where there is no number
@@ -51,6 +52,7 @@ _STYLE = {
 }
 _MARKERS, _DASHES = "osD^vPX*", ("-", (0, (5, 1.5)), (0, (1.5, 1.5)), (0, (5, 1.5, 1, 1.5)))
 _CELLS_WITH_NUMBERS = 300  # of a heat map
+_LETTERS = 32  # of a name in a figure
 _LONGEST_NAME = 200  # bytes of the name of a CSV; file systems take 255
 _LONG_CELL = 48  # letters of a cell whose lines are broken
 _FORMULA = re.compile(r"(?=.*([^\W\d]|[|(!=@]))[=+\-@\t\r]", re.DOTALL)  # to a spreadsheet
@@ -120,9 +122,9 @@ def heatmap(
     limit = float(np.abs(values[np.isfinite(values)]).max(initial=0)) or 1.0
     low, colours = (-limit, "RdBu_r") if around_zero else (0.0, "Blues")
     plot.imshow(values, cmap=colours, aspect="auto", vmin=low, vmax=limit)
-    plot.set_xticks(range(frame.shape[1]), map(str, frame.columns))
-    plot.set_yticks(range(frame.shape[0]), map(str, frame.index))
-    plot.set_title(title, loc="left", fontsize=11)
+    plot.set_xticks(range(frame.shape[1]), map(shorten, frame.columns))
+    plot.set_yticks(range(frame.shape[0]), map(shorten, frame.index))
+    plot.set_title(shorten(title, 3 * _LETTERS), loc="left", fontsize=11)
     plot.grid(visible=False)
     if frame.size <= _CELLS_WITH_NUMBERS:
         for (row, column), value in np.ndenumerate(values):
@@ -143,12 +145,22 @@ def forest(table: pd.DataFrame, label: str, colours: Sequence[str], width: float
     plot.hlines(rows, table["low"], table["high"], color=colours, linewidth=2)
     filled = np.where(table["significant"], colours, "white")
     plot.scatter(table["value"], rows, c=filled, edgecolors=colours, zorder=3)
-    plot.set_yticks(rows, table.index)
+    plot.set_yticks(rows, map(shorten, table.index))
     plot.set_ylim(len(table) - 0.5, -0.5)
     plot.grid(visible=False, axis="y")
     plot.locator_params(axis="x", nbins=5)
     plot.set_xlabel(label)
     return figure
+
+
+def shorten(name: Any, letters: int = _LETTERS) -> str:
+    """Leaves out the middle of a long name, since similar names differ at the end.
+
+    Control characters, with which an SVG cannot be read, are replaced.
+    """
+    text = "".join(x if x.isprintable() or x == "\n" else "\ufffd" for x in str(name))
+    half = (letters - 1) // 2
+    return text if len(text) <= letters else f"{text[:half]}…{text[-half:]}"
 
 
 def format_number(value: float, digits: int = 3, *, sign: bool = False) -> str:
@@ -166,10 +178,10 @@ def format_number(value: float, digits: int = 3, *, sign: bool = False) -> str:
 
 
 def format_interval(
-    low: float, high: float, digits: int, *, before: str = "", sign: bool = False
+    low: float, high: float, digits: int, *, before: str = "", sign: bool = False, unit: str = ""
 ) -> str:
     """Writes an interval in brackets; nothing if there is none."""
-    ends = (format_number(end, digits, sign=sign) for end in (low, high))
+    ends = (format_number(end, digits, sign=sign) + unit for end in (low, high))
     return f"{before}[{', '.join(ends)}]" if math.isfinite(low) else ""
 
 
@@ -242,6 +254,8 @@ def _alt_text(figure: Figure) -> str:
 def _table_html(frame: pd.DataFrame) -> Markup:
     """Writes a table as HTML; pandas escapes its texts."""
     shown = frame.map(_format_cell)
+    for name in {"p", "corrected_p"} & {*frame}:
+        shown[name] = frame[name].map(_format_p)
     levels = shown.index.nlevels
     shown = shown.rename_axis(index=[None] * levels, columns=frame.index.names[-1])
     # Numbers stand right and keep their lines; texts stand left, and their lines are broken.
@@ -262,8 +276,14 @@ def _format_cell(cell: Any) -> str:
         return "yes" if cell else "no"
     if cell is None or not abs(cell) < math.inf:
         return NONE
-    is_whole = isinstance(cell, Integral) or 1000 <= abs(cell) < 1e9
-    return format_number(cell, 0) if is_whole else f"{cell:#.3g}".rstrip(".").replace("-", "−")
+    text = f"{cell + 0.0:#.3g}"  # never -0.0
+    is_whole = isinstance(cell, Integral) or 1000 <= abs(float(text)) < 1e9
+    return format_number(cell, 0) if is_whole else text.rstrip(".").replace("-", "−")
+
+
+def _format_p(p: float) -> str:
+    """Writes a p-value below its heading; a tiny one would be written as zero."""
+    return NONE if math.isnan(p) else p_value(p).removeprefix("p ").removeprefix("= ")
 
 
 def _csv_text(frame: pd.DataFrame) -> str:

@@ -185,8 +185,10 @@ class Score(Record):
 
     @property
     def interval(self) -> tuple[float, float] | None:
-        """Both ends of the 95% interval, or None without an interval."""
-        return None if self.low is None or self.high is None else (self.low, self.high)
+        """Both ends of the 95% interval; None without one, or if all resamples score alike."""
+        if self.low is None or self.high is None or self.low == self.high:
+            return None
+        return self.low, self.high
 
     def __str__(self) -> str:
         if math.isnan(self.value):  # a correlation, where all labels or all outputs are equal

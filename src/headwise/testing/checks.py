@@ -258,6 +258,7 @@ def _check_weights(case: _Case) -> None:
     batch = subject.draw(3, _TIME, 1)._replace(memory_padding=_PAD_MEMORY)
     masks = {"padding": _PAD_RIGHT, "mask": torch.randn(_TIME, case.num_keys).double()}
     expected = subject.call(batch, **masks).output
+    unmasked = subject.call(batch, padding=_PAD_RIGHT).output
     out = subject.call(batch, **masks, need_weights=True)
     weights: Any = out.weights
     same = weights is not None and _close(out.output, expected)
@@ -269,6 +270,7 @@ def _check_weights(case: _Case) -> None:
     module.attend = attend  # type: ignore[assignment, method-assign]
     same = _close(subject.call(batch, **masks).output, expected)
     assert same, "the weights that need_weights gives do not reproduce the output"
+    assert not _close(unmasked, expected), "a float mask of finite numbers is not added to logits"
 
 
 def _check_resetting(case: _Case) -> None:
