@@ -129,7 +129,7 @@ LINES: dict[str, Callable[[Any], list[str]]] = {  # a command to the parts of it
     "evaluate compared/mae-seed1 --against compared/standard-seed1": lambda json: [
         *score_lines(json),
         *score_lines(json["against"]),
-        f"{json['difference']['value']:+.2f} [{json['difference']['low']:+.2f}",
+        "{value:+.2f} [{low:+.2f}".format(**json["difference"]).replace("-", "−"),
         "headwise analyse compared/mae-seed1",
     ],
     "predict compared/mae-seed1 --text one --text two": lambda json: json["predictions"],
