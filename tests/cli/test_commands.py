@@ -27,7 +27,7 @@ from headwise.cli.app import print_json
 from headwise.models.plan import SYSTEMS
 from headwise.recipes.keys import keys_of
 from headwise.recipes.recipe import TASKS
-from headwise.report.page import format_count
+from headwise.report.page import format_count, format_number
 
 COMMANDS: dict[str, Any] = typer.main.get_command(app).commands
 NAMES = ("train", "compare", "evaluate", "predict", "analyse", "explore", "cost", "recipes")
@@ -129,7 +129,7 @@ LINES: dict[str, Callable[[Any], list[str]]] = {  # a command to the parts of it
     "evaluate compared/mae-seed1 --against compared/standard-seed1": lambda json: [
         *score_lines(json),
         *score_lines(json["against"]),
-        "{value:+.2f} [{low:+.2f}".format(**json["difference"]).replace("-", "−"),
+        " [".join(format_number(json["difference"][x], 2, sign=True) for x in ("value", "low")),
         "headwise analyse compared/mae-seed1",
     ],
     "predict compared/mae-seed1 --text one --text two": lambda json: json["predictions"],
