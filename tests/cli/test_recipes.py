@@ -270,7 +270,7 @@ def starting(small: Path, start: tuple[Path, Any], **model: Any) -> Any:
 
 
 def test_a_model_starts_from_a_run_with_its_output_and_the_recipe_s_plan(small, start):
-    neutral = {"system": "gated", "gate_start": "neutral"}
+    neutral = {"system": "gated", "gate_init": "neutral"}
     rope = {"rope_theta": 10_000.0}
     model = starting(small, start, attention=neutral, dropout=0.4, rope_parameters=rope).eval()
     ids = torch.arange(8)[None]

@@ -92,7 +92,7 @@ STARTING = {
     "standard": {},
     "mae": {"dropped_heads": 2},
     "gated": {},
-    "gated neutral elementwise": {"gate_start": "neutral", "gate": "elementwise"},
+    "gated neutral elementwise": {"gate_init": "neutral", "gate": "elementwise"},
     "moh": {"shared_heads": 1, "top_k": 3},
     "differential": {},
 }

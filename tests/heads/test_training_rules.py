@@ -575,7 +575,7 @@ def test_float16_is_refused_where_it_would_be_wrong():
                 continue
             with pytest.raises(RuntimeError, match="float16"):
                 rules.before_step(lambda: layer(x).output.square().mean())
-    assert layer.step == "expert" and all(p.requires_grad for p in layer.parameters())
+    assert layer.mode == "expert" and all(p.requires_grad for p in layer.parameters())
     with torch.autocast("cpu", torch.float16):
         layer(x)  # an F step, which a scaler may scale
 

@@ -127,7 +127,7 @@ FORMS = {
     "mae-window": Form("mae", {"gate_window": 2}),
     "mae-uniform": Form("mae", {"gate": "uniform"}),
     "gated-elementwise-modern": Form("gated", {**MODERN, "gate": "elementwise"}, True),
-    "gated-by-no-input": Form("gated", {"gate": "static", "gate_start": "neutral"}),
+    "gated-by-no-input": Form("gated", {"gate": "static", "gate_init": "neutral"}),
     "differential-modern": Form("differential", MODERN, True),
     "moh-of-routed-heads-alone": Form("moh", {"shared_heads": 0, "top_k": 3, "head_dim": 5}),
     "moh-as-the-text-has-it": Form("moh", {"shared_heads": 2, "top_k": 1, "scaled": False}),

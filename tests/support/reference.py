@@ -354,7 +354,7 @@ def agreement(p, query, key, value, module, **masks) -> tuple[Tensor, Tensor]:
     Ω_h is ReLU(o_h W_h + b_h), or a map of a layer norm of all heads; the votes are Ω_h W_{h→}.
     """
     heads = module.num_heads
-    relu = module.method == "em" or module.inputs == "head"
+    relu = module.routing == "em" or module.capsule_inputs == "head"
 
     def compute(b, t):
         outputs = heads_read(p, query[b], key[b], value[b], heads, b, t, **masks)
@@ -367,7 +367,7 @@ def agreement(p, query, key, value, module, **masks) -> tuple[Tensor, Tensor]:
             z = z + p["capsule_bias"][i] if "capsule_bias" in p else z
             vote = (z.clamp(min=0) if relu else z) @ p["vote_weight"][h]
             votes.append(slices(vote, module.num_capsules))
-        if module.method == "simple":
+        if module.routing == "simple":
             over_heads = module.normalize == "heads"
             return simple_routing(votes, module.iterations, module.squash, over_heads)
         betas = (

@@ -28,7 +28,7 @@ from headwise.ops.layers import checkpointed, is_traced
 VARIANCE_FLOOR, COST_FLOOR = 1e-6, 1e-9
 # log σ + this is the entropy of a normal distribution.
 ENTROPY = (1 + math.log(2 * math.pi)) / 2
-Activation = Literal["sigmoid", "standardised", "none"]
+CapsuleActivation = Literal["sigmoid", "standardised", "none"]
 
 
 class AgreementAttention(Attention):
@@ -105,7 +105,7 @@ class AgreementAttention(Attention):
         inputs: Literal["head", "all"] = "head",
         squash: bool = True,
         normalize: Literal["capsules", "heads"] = "capsules",
-        activation: Activation = "sigmoid",
+        activation: CapsuleActivation = "sigmoid",
         num_capsules: int | None = None,
         iterations: int = 3,
         inverse_temperature: float = 100.0,
@@ -123,7 +123,7 @@ class AgreementAttention(Attention):
                 f"num_capsules is {num_capsules}, expected a divisor of embed_dim = {embed_dim}: a "
                 f"capsule has embed_dim / num_capsules dimensions"
             )
-        self.method, self.inputs, self.squash = routing, inputs, squash
+        self.routing, self.capsule_inputs, self.squash = routing, inputs, squash
         self.normalize, self.activation = normalize, activation
         self.num_capsules = embed_dim if num_capsules is None else num_capsules
         self.iterations, self.inverse_temperature = iterations, inverse_temperature
@@ -182,7 +182,7 @@ class AgreementAttention(Attention):
         activations halve. Simple routing is saturated by large votes before anything is learned;
         wider capsules have larger products.
         """
-        if self.method == "em":
+        if self.routing == "em":
             return 2 / dims**0.5
         if self.squash:
             return 1.0 if dims == 1 else 0.75
@@ -201,7 +201,7 @@ class AgreementAttention(Attention):
             capsules = torch.bmm(rows, self.capsule_weight)
         else:
             capsules = torch.baddbmm(self.capsule_bias.unsqueeze(1), rows, self.capsule_weight)
-        if self.inputs == "head" or self.method == "em":
+        if self.capsule_inputs == "head" or self.routing == "em":
             capsules = capsules.relu_()
         votes = torch.bmm(capsules.expand(self.num_heads, -1, -1), self.vote_weight)
         # Ablations: who has no vote, and `uniform`, the first iteration alone.
@@ -226,7 +226,7 @@ class AgreementAttention(Attention):
             The capsules, `(tokens, embed_dim)`, and the weights of the heads, `(heads, tokens)`.
         """
         options: dict[str, Any] = {"num_capsules": self.num_capsules, "iterations": iterations}
-        if self.method == "simple":
+        if self.routing == "simple":
             options |= {"squash": self.squash, "normalize": self.normalize}
             return route_in_chunks(simple_routing, votes, **options)
         options |= {"inverse_temperature": self.inverse_temperature, "activation": self.activation}

@@ -27,7 +27,7 @@ class GatedAttention(MultiHeadAttention):
         gate: `"headwise"`, one number for a head; `"elementwise"`, one for each element of it; or
             `"static"`, ours, a learned number for each head that no input changes, which
             `headwise.fold_gates` can put into the output projection.
-        gate_start: `"random"` draws V by Glorot's rule. With `"neutral"` V starts at zero and gates
+        gate_init: `"random"` draws V by Glorot's rule. With `"neutral"` V starts at zero and gates
             are 2σ(x Vᵢ), which is 1 there: the layer is standard attention until it is trained.
             So `as_head_gate` starts by default. Static gates start at 1 if neutral, and else at
             σ(0) = 1/2.
@@ -43,7 +43,7 @@ class GatedAttention(MultiHeadAttention):
         >>> attention = GatedAttention(embed_dim=32, num_heads=4)
         >>> attention(torch.randn(2, 5, 32)).routing.weights.shape
         torch.Size([2, 5, 4])
-        >>> neutral = GatedAttention(32, 4, gate_start="neutral")
+        >>> neutral = GatedAttention(32, 4, gate_init="neutral")
         >>> bool((neutral(torch.randn(2, 5, 32)).routing.weights == 1).all())
         True
     """
@@ -57,13 +57,13 @@ class GatedAttention(MultiHeadAttention):
         num_heads: int,
         *,
         gate: Literal["headwise", "elementwise", "static"] = "headwise",
-        gate_start: Literal["random", "neutral"] = "random",
+        gate_init: Literal["random", "neutral"] = "random",
         **options: Any,
     ) -> None:
         check_choice("gate", gate, ("headwise", "elementwise", "static"))
-        check_choice("gate_start", gate_start, ("random", "neutral"))
+        check_choice("gate_init", gate_init, ("random", "neutral"))
         super().__init__(embed_dim, num_heads, **options)
-        self.elementwise, self.neutral_start = gate == "elementwise", gate_start == "neutral"
+        self.elementwise, self.neutral_start = gate == "elementwise", gate_init == "neutral"
         if gate == "static":
             self.gate_logits = nn.Parameter(torch.empty(num_heads))
         else:
@@ -73,7 +73,7 @@ class GatedAttention(MultiHeadAttention):
 
     @classmethod
     def as_head_gate(cls, embed_dim: int, num_heads: int, head_dim: int, **options: Any) -> Self:
-        options = {"gate_start": "neutral", **options}
+        options = {"gate_init": "neutral", **options}
         return super().as_head_gate(embed_dim, num_heads, head_dim, **options)
 
     def reset_parameters(self) -> None:
@@ -88,9 +88,7 @@ class GatedAttention(MultiHeadAttention):
 
     def init_neutral(self) -> None:
         if not self.neutral_start:
-            raise ValueError(
-                "gate_start is 'random', expected 'neutral', by which gates start at 1"
-            )
+            raise ValueError("gate_init is 'random', expected 'neutral', by which gates start at 1")
         self._reset_gates(zero=True)
 
     def init_from(self, attention: nn.Module, *, neutral: bool = True) -> None:

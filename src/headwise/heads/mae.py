@@ -71,7 +71,7 @@ class BlockCoordinateDescent(Rule):
     def start(self) -> None:
         self.alternates = self._may_alternate()
         for layer in self.layers:
-            layer.step = "expert" if self.alternates else "joint"
+            layer.mode = "expert" if self.alternates else "joint"
 
     def own_group(self) -> list[nn.Parameter]:
         """The gates, where the step's own gradients move them: a GradScaler then unscales these."""
@@ -128,8 +128,8 @@ class BlockCoordinateDescent(Rule):
                 parameter.requires_grad_(False)
             for layer in self.layers:
                 stack.enter_context(layer.register_forward_pre_hook(_refuse_fp16))
-                stack.callback(setattr, layer, "step", layer.step)
-                layer.step = "joint"
+                stack.callback(setattr, layer, "mode", layer.mode)
+                layer.mode = "joint"
             yield
 
     @torch.no_grad()
@@ -351,7 +351,7 @@ class MixtureOfAttentiveExperts(MultiHeadAttention):
     cross-attention (a key is given that is not the query) unless `causal_queries` is False. A gate
     averages the queries of the call, and of earlier calls with its cache.
 
-    While training, `step` says how the layer computes; the rule `BlockCoordinateDescent` sets it:
+    While training, `mode` says how the layer computes; the rule `BlockCoordinateDescent` sets it:
 
     - `"joint"` mixes all experts: in G steps, and where everything learns together (NOBCD).
     - `"expert"`, an F step, fixes the gate, draws one expert from it for each training instance,
@@ -393,7 +393,7 @@ class MixtureOfAttentiveExperts(MultiHeadAttention):
     unit = "expert"
     supported_ablations = ablations_of("expert")
 
-    step: Literal["joint", "expert"] = "joint"
+    mode: Literal["joint", "expert"] = "joint"
     left_out: Tensor
 
     def __init__(
@@ -463,7 +463,7 @@ class MixtureOfAttentiveExperts(MultiHeadAttention):
             self.gate.reset_parameters("zero")
 
     def combine(self, heads: Tensor, inputs: AttentionInputs, state: Any) -> tuple[Tensor, Routing]:
-        is_expert_step = self.training and self.step != "joint"
+        is_expert_step = self.training and self.mode != "joint"
         gates, per_query = self._gates(inputs, fixed=is_expert_step)
         gates = self.ablate_weights(gates)  # (batch, 1 or queries, experts)
         mixture = draw_expert(gates) if is_expert_step else gates
@@ -504,7 +504,7 @@ class MixtureOfAttentiveExperts(MultiHeadAttention):
 
     def __getstate__(self) -> dict[str, Any]:
         # A copy may be trained otherwise.
-        return {name: value for name, value in super().__getstate__().items() if name != "step"}
+        return {name: value for name, value in super().__getstate__().items() if name != "mode"}
 
 
 MAE = MixtureOfAttentiveExperts  # the name that papers and tables use
