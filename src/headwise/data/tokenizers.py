@@ -29,7 +29,7 @@ from transformers.convert_slow_tokenizer import bytes_to_unicode
 
 from headwise.data.encode import cached_folder
 from headwise.data.load import DataError
-from headwise.models.text import LineTokenizer, MaskTokenizer
+from headwise.models.tokenizers import LineTokenizer, MaskTokenizer
 from headwise.settings import FrozenSettings
 
 Kind = Literal["lines", "masked", "classifier", "translation"]

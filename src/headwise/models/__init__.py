@@ -3,6 +3,6 @@
 Importing this package registers all models with transformers' Auto classes.
 """
 
-from headwise.models import inspect, speech, text
+from headwise.models import inspect, speech, text, tokenizers
 
-__all__ = ["inspect", "speech", "text"]
+__all__ = ["inspect", "speech", "text", "tokenizers"]

@@ -3,10 +3,8 @@
 Importing this module registers them with transformers' Auto classes.
 """
 
-import json
 from typing import Any, ClassVar
 
-import tokenizers
 import torch
 import torch.nn.functional as F
 import transformers as hf
@@ -385,43 +383,6 @@ def shift_right(labels: Tensor, start: Any, padding: Any) -> Tensor:
     return shifted.masked_fill(shifted == IGNORED_LABEL, start if padding is None else padding)
 
 
-class _MarkedTokenizer(hf.PreTrainedTokenizerFast):
-    """A tokenizer that finds one of its special tokens in texts; the others are text there.
-
-    `split_special_tokens` makes all of them text, so that one must be special to transformers
-    alone.
-    """
-
-    found_in_texts: str
-
-    def __init__(self, *args: Any, **options: Any) -> None:
-        super().__init__(*args, **{**options, "split_special_tokens": True})
-        mark = getattr(self, self.found_in_texts)
-        state = json.loads(self.backend_tokenizer.to_str())
-        for token in state["added_tokens"]:
-            token["special"] = token["content"] != mark
-        self._tokenizer: Any = tokenizers.Tokenizer.from_str(json.dumps(state))
-
-
-class LineTokenizer(_MarkedTokenizer):
-    """The tokenizer of a language model: its end token is the line end, which divides texts."""
-
-    found_in_texts = "eos_token"
-
-    def _decode(self, token_ids: Any, skip_special_tokens: bool = False, **options: Any) -> str:
-        if skip_special_tokens:  # line ends are among them and stay
-            left_out = set(self.all_special_ids) - {self.eos_token_id}
-            ids = [token_ids] if isinstance(token_ids, int) else token_ids
-            token_ids = [token for token in ids if token not in left_out]
-        return super()._decode(token_ids, skip_special_tokens=False, **options)
-
-
-class MaskTokenizer(_MarkedTokenizer):
-    """The tokenizer of a masked language model: the mask in a text hides a token."""
-
-    found_in_texts = "mask_token"
-
-
 for _body, _auto, _model in (
     (CausalLMDecoder, hf.AutoModelForCausalLM, CausalLM),
     (MaskedLMEncoder, hf.AutoModelForMaskedLM, MaskedLM),
@@ -432,7 +393,5 @@ for _body, _auto, _model in (
     hf.AutoConfig.register(_config.model_type, _config, exist_ok=True)
     hf.AutoModel.register(_config, _body)
     _auto.register(_config, _model)
-hf.AutoTokenizer.register(configs.CausalLMConfig, LineTokenizer)
-hf.AutoTokenizer.register(configs.MaskedLMConfig, MaskTokenizer)
 # Trainer shifts the labels that it smoothes for the classes that this table names.
 MODEL_FOR_CAUSAL_LM_MAPPING_NAMES[configs.CausalLMConfig.model_type] = CausalLM.__name__
