@@ -38,7 +38,7 @@ import headwise as hw
 from headwise.analysis.results import machine, versions
 from headwise.analysis.speed import OverRounds
 from headwise.files import write_text
-from headwise.heads.rules import UntrainedRuleWarning
+from headwise.heads.rules import TrainingWarning
 from headwise.models.modeling import Layer
 
 VOCABULARY, TOKENS = 2_000, 32  # as many tokens are decoded
@@ -213,7 +213,7 @@ def main() -> None:
     """Measures and prints."""
     options = parse_options()
     torch.manual_seed(0)
-    warnings.simplefilter("ignore", UntrainedRuleWarning)
+    warnings.simplefilter("ignore", TrainingWarning)
     contenders = {"layer": layers, "step": steps, "decode": decoding}[options.what](options)
     chosen = [c for c in contenders if any(text in c.name for text in options.systems)]
     baselines = {c.baseline for c in chosen}
