@@ -36,7 +36,7 @@ from headwise.analysis.statistics import (
     Estimate,
     Scores,
     estimate_difference,
-    estimate_mean,
+    estimate_number,
 )
 from headwise.messages import expected_one_of
 from headwise.report.page import format_interval, format_number
@@ -326,12 +326,12 @@ def judge_runs(test: Test, claim: Claim, runs: Runs) -> Finding:
     if first is None:
         return Finding(test, "not run")
     if test.than is None:
-        return judge_bounds(test, quantity, estimate_mean(first))
+        return judge_bounds(test, quantity, estimate_number(first))
     second = collect_scores(quantity, test.than, runs[test.than.system])
     if second is None:
         return Finding(test, "not run")
     if test.of.system == test.than.system:  # two numbers of the same runs
-        difference = estimate_mean(subtract(first, second))
+        difference = estimate_number(subtract(first, second))
     else:
         difference = estimate_difference(first, second)
     advantage = difference

@@ -9,7 +9,7 @@ import pytest
 import torch
 import yaml
 from huggingface_hub.errors import StrictDataclassError
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from support.forms import NINE, build
 from support.messages import assert_names
@@ -191,7 +191,12 @@ def spoilt(draw: st.DrawFn) -> tuple[dict[str, Any], tuple[Any, ...]]:
     return recipe, path
 
 
+TRANSLATION = SHIPPED[DEMO]
+
+
 @given(spoilt())
+@example(({**TRANSLATION, "evaluation": {"bleu": {"tokenize": [[0.5]]}}}, ("tokenize",)))
+@example(({**TRANSLATION, "evaluation": {"bleu": {"force": "many"}}}, ("force",)))
 def test_a_value_of_a_wrong_type_is_told_by_its_key(tmp_path_factory, given_recipe):
     recipe, path = given_recipe
     folder = tmp_path_factory.mktemp("spoilt")

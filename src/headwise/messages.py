@@ -45,15 +45,15 @@ def check_choice(name: str, value: Any, known: Iterable[Any]) -> None:
         raise ValueError(f"{name} is {value!r}, expected one of {expected}{hint}")
 
 
-def check_range(name: str, value: float | None, minimum: float, maximum: float = inf) -> None:
-    """Raises `ValueError` unless a value is None or in a range, both ends included.
+def check_range(name: str, value: float, minimum: float, maximum: float = inf) -> None:
+    """Raises `ValueError` unless a value is in a range, both ends included.
 
     >>> check_range("top_k", 9, 1, 8)
     Traceback (most recent call last):
     ...
     ValueError: top_k is 9, expected 1 to 8
     """
-    if value is not None and not minimum <= value <= maximum:
+    if not minimum <= value <= maximum:
         expected = f"{minimum} or more" if maximum == inf else f"{minimum} to {maximum}"
         raise ValueError(f"{name} is {value}, expected {expected}")
 

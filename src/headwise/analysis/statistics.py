@@ -91,6 +91,14 @@ def estimate_mean(system: Scores) -> Estimate:
     return mean
 
 
+def estimate_number(numbers: Scores) -> Estimate:
+    """Estimates the mean of numbers of runs that are no scores, such as changes of a score.
+
+    Where all are 0, so is the mean, with certainty; of a score that would be too much.
+    """
+    return _estimate(numbers, tests=1)
+
+
 def estimate_difference(system: Scores, baseline: Scores, *, tests: int = 1) -> Estimate:
     """Estimates the difference of two systems: the first minus the second.
 

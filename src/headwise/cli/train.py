@@ -151,7 +151,7 @@ def _print_commands(planned: "list[DatasetComparison]", folder: Path, console: C
 @command("Train", "headwise train lm-pydoc --system moa --set training.max_steps=100")
 def train(
     recipe: Annotated[
-        str, Argument(metavar="RECIPE|FOLDER", help="A recipe, or the folder of a run, to go on.")
+        str, Argument(metavar="RECIPE|FOLDER", help="A recipe, or the folder of a run, to resume.")
     ],
     system: Annotated[str | None, Option(help="A system of the recipe.")] = None,
     dataset: Annotated[str | None, Option(help="A data set of the recipe.")] = None,

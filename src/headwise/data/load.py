@@ -7,6 +7,7 @@ import csv
 import glob
 import hashlib
 import json
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from itertools import chain, islice, zip_longest
@@ -30,6 +31,7 @@ _READERS = {".csv": "table", ".tsv": "table", ".parquet": "parquet"}
 _READERS |= dict.fromkeys((".json", ".jsonl", ".ndjson"), "json")
 _COMPRESSED = (".gz", ".bz2", ".xz", ".zst")
 _TYPES: dict[str, Any] = {"texts": str, "texts or numbers": (str, Number)}
+_BLANK = re.compile(r"\s*")
 _END = 2**16  # bytes at each end of a file by which it is known
 
 
@@ -79,17 +81,7 @@ def load(data: Data, split: str, task: type[TaskData]) -> datasets.Dataset:
         source = data.path if files is None else ", ".join(files_of(files))
         raise DataError(f"{source}: {error}") from None
     needed = {key for name in names.values() if name for key in (name, name.split(".")[0])}
-    rows = rows.select_columns([name for name in rows.column_names if name in needed])
-    return rows if files is None else _as_written(rows, files_of(files))
-
-
-def _as_written(rows: datasets.Dataset, paths: Sequence[str]) -> datasets.Dataset:
-    """Returns rows with the texts of JSON that `datasets` takes for times, such as 2021-01-01."""
-    for name, feature in rows.features.items():
-        if "timestamp" in str(feature) and _choose_reader({"": paths[0]}) == "json":
-            values = [row.get(name) for path in paths for row in _json_rows(path)]
-            rows = rows.remove_columns(name).add_column(name, values)
-    return rows
+    return rows.select_columns([name for name in rows.column_names if name in needed])
 
 
 def column_names(data: Data, split: str, task: type[TaskData]) -> Names:
@@ -170,8 +162,8 @@ def pick_columns(columns: Columns, names: Names, features: Any, types: Types) ->
         if isinstance(feature, datasets.ClassLabel):  # -1 is no label, as in test sets on the hub
             values = [None if x is None or x < 0 else feature.names[x] for x in values]
         expected = types.get(column, "")
-        for value in values:
-            if not (value is None or isinstance(value, _TYPES.get(expected, object))):
+        for value in values if expected else ():
+            if not (value is None or isinstance(value, _TYPES[expected])):
                 raise DataError(
                     f"the column {name!r} holds {shown(value)}, expected {expected}; name another "
                     f"one with data.columns.{column}=..."
@@ -217,7 +209,9 @@ def from_generator(generator: Callable[..., Iterator[Row]], **options: Any) -> d
 def from_files(files: Files, data: Data) -> datasets.Dataset:
     """Returns the rows of the files of a split: one file, several, or one for each column."""
     shards, paths = shards_of(files), files_of(files)
-    if (reader := _choose_reader(shards[0])) in ("json", "parquet"):
+    # JSON is read here: `datasets` takes texts such as 2021-01-01 for times.
+    reader = _choose_reader(shards[0])
+    if reader == "parquet" or (reader == "json" and data.options):
         names = list(map(_as_name, paths))
         try:
             return datasets.load_dataset(reader, data_files=names, split="train", **data.options)
@@ -333,20 +327,34 @@ def lines(path: str, file: BinaryIO | None = None) -> Iterator[str]:
 
 
 def _json_rows(path: str) -> Iterator[Row]:
-    """Yields the records of a file of JSON, one in each line, or all in a list."""
-    text = filter(str.strip, lines(path))
-    first = next(text, "[]")
+    """Yields the records of a file of JSON, with the same columns, of which some may lack a few."""
     try:
-        if first.lstrip().startswith("["):
-            records = iter(json.loads("\n".join([first, *text])))
-        else:
-            records = map(json.loads, chain([first], text))
+        values = _json_values(path)
+        records = chain.from_iterable(x if isinstance(x, list) else [x] for x in values)
         head = list(islice(records, 1000))
-        names = dict.fromkeys(chain.from_iterable(head))  # of which a record may lack some
+        names = dict.fromkeys(chain.from_iterable(head))
         for record in chain(head, records):
             yield {name: record.get(name) for name in names}
+    except DataError:
+        raise
     except (ValueError, TypeError, AttributeError) as error:  # no JSON, or no records
         raise DataError(f"{path} cannot be read: {error}") from error
+
+
+def _json_values(path: str) -> Iterator[Any]:
+    """Yields the values of a file of JSON: one in each line, or values of several lines."""
+    text = filter(None, map(str.strip, lines(path)))
+    first = next(text, "[]")
+    try:
+        yield json.loads(first)
+    except ValueError:  # it ends in another line, or has several values
+        whole, end = "\n".join([first, *text]), 0
+        while end < len(whole):
+            value, end = json.JSONDecoder().raw_decode(whole, end)
+            yield value
+            blank: Any = _BLANK.match(whole, end)
+            end = blank.end()
+    yield from map(json.loads, text)
 
 
 def _table_rows(path: str) -> Iterator[Row]:

@@ -125,7 +125,8 @@ class Attention(System):
         super().__init__()
         sizes = {"embed_dim": embed_dim, "num_heads": num_heads, "head_dim": head_dim}
         for name, size in {**sizes, "kdim": kdim, "vdim": vdim}.items():
-            check_range(name, size, 1)
+            if size is not None:
+                check_range(name, size, 1)
         check_range("dropout", dropout, 0, 1)
         check_choice("bias", bias, (True, False, "qkv"))
         if head_dim is None and embed_dim % num_heads:
@@ -446,7 +447,7 @@ class MultiHeadAttention(Attention):
                 `batch_first=True`, and no subclass of them.
             neutral: whether the output has to be that of the source. If not, the parameters of a
                 subclass start as its constructor says.
-            options: further arguments of the constructor, but sizes of the source.
+            options: further arguments of the constructor, except sizes of the source.
 
         Raises:
             ValueError: no such attention; one with `add_bias_kv` or `add_zero_attn`; weights that
@@ -471,8 +472,9 @@ class MultiHeadAttention(Attention):
                 "batch. Build its module with batch_first=True, and load the old state dict"
             )
         own = standard_options(source)
-        for name in options.keys() & own.keys():  # by which copied weights would not fit
-            check_choice(f"{name} of from_attention", options[name], (own[name],))
+        fixed = {"num_key_value_heads": source.num_heads, "qk_norm": False, **own}
+        for name in options.keys() & fixed.keys():  # by which copied weights would not fit
+            check_choice(f"{name} of from_attention", options[name], (fixed[name], None))
         result = cls(**{**own, "dropout": source.dropout, **options})
         result.init_from(source, neutral=neutral)
         return result
@@ -595,7 +597,7 @@ def standard_options(attention: Any) -> dict[str, Any]:
     options: dict[str, Any] = {name: getattr(attention, name) for name in names}
     options["bias"] = attention.out_proj.bias is not None
     if isinstance(attention, nn.MultiheadAttention):
-        return {**options, "num_key_value_heads": attention.num_heads, "qk_norm": False}
+        return options
     if not options["bias"] and attention.q_proj.bias is not None:
         options["bias"] = "qkv"
     options["num_key_value_heads"] = attention.num_key_value_heads

@@ -20,8 +20,8 @@ class GatedAttention(MultiHeadAttention):
 
         oᵢ ← oᵢ ⊙ σ(x Vᵢ),  y = Σᵢ oᵢ Wᵢ
 
-    x is the input of the query, so each position has gates of its own. Of the places
-    that the paper tries, this is the best; there `"elementwise"` gates are slightly better.
+    x is the input of the query, so each position has gates of its own. Of the places that the paper
+    tries, this is the best; there `"elementwise"` gates are slightly better.
 
     Args:
         gate: `"headwise"`, one number for a head; `"elementwise"`, one for each element of it; or

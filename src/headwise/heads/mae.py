@@ -413,7 +413,8 @@ class MixtureOfAttentiveExperts(MultiHeadAttention):
         check_choice("gate", gate, ("learned", "uniform"))
         check_choice("gate_init", gate_init, ("zero", "xavier"))
         check_range("dropped_heads", dropped_heads, 1, num_heads - 1)
-        check_range("gate_window", gate_window, 1)
+        if gate_window is not None:
+            check_range("gate_window", gate_window, 1)
         experts = comb(num_heads, dropped_heads)
         super().__init__(embed_dim, num_heads, **options)
         self.num_experts, self.dropped_heads = experts, dropped_heads
@@ -452,7 +453,9 @@ class MixtureOfAttentiveExperts(MultiHeadAttention):
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
         super()._load_from_state_dict(state_dict, prefix, *args)
         # Parameters that are assigned to a model without memory say where it is from now on.
-        loaded = (x for name, x in state_dict.items() if name.startswith(prefix))
+        loaded = (
+            x for name, x in state_dict.items() if name.startswith(prefix) and isinstance(x, Tensor)
+        )
         if self.left_out.is_meta and (first := next(loaded, None)) is not None:
             self.left_out = torch.empty_like(self.left_out, device=first.device)
         self._fill_left_out()

@@ -252,7 +252,8 @@ class BranchedAttention(Attention):
                 f"ffn_dim is {ffn_dim}, which num_branches = {num_branches} does not divide; "
                 f"choose sizes that divide, or ffn='shared'"
             )
-        check_range("top_k", top_k, 1, num_branches)
+        if top_k is not None:
+            check_range("top_k", top_k, 1, num_branches)
         if top_k is not None and weights not in ("simplex", "softmax"):
             raise ValueError(
                 f"top_k is {top_k}, but weights={weights!r} learns no α by which to choose: leave "

@@ -113,7 +113,7 @@ def run_as_written() -> AbstractContextManager[Any]:
 def forget_compiled() -> None:
     """Has compiled models compiled anew, after hooks have been put on or taken off.
 
-    Compiled code is not checked against hooks: it would go on without those that came later.
+    Compiled code is not checked against hooks: it would run without those that came later.
     """
     if "torch._dynamo" in sys.modules:
         torch.compiler.reset()

@@ -136,6 +136,9 @@ class HeadGates(nn.Module):
         self._hook_projection(module)
         context.averaging_gates += self.averages
 
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "users": None}  # a copy is in no context, and holds no other model
+
     def before_attention(
         self, attention: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> None:

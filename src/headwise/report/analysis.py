@@ -264,8 +264,8 @@ def labels_section(analysis: Analysis) -> Section | None:
             tables = {place: table[table["low"] > 0] for place, table in tables.items()}
             if tables[best.place].empty:
                 section.text += (
-                    f"In {best.place}, no {label} that occurs five times goes to one {best.unit} "
-                    f"more often than others do by more than chance. "
+                    f"In {best.place}, no {label} that occurs at least five times goes to one "
+                    f"{best.unit} more often than the others, beyond chance. "
                 )
         tables = {place: table for place, table in tables.items() if len(table)}
         if not tables:

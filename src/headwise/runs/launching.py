@@ -164,7 +164,7 @@ def _side_by_side(runs: Mapping[str, Run], launcher: Launcher, console: Console)
                         step, total, figures = state["step"], state["total"], format_losses(state)
                         progress.update(bar, completed=step, total=total, figures=figures)
                         loss = state.get("eval_loss")
-                        if not console.is_terminal and loss != losses_said.get(name):
+                        if not console.is_terminal and loss not in (None, losses_said.get(name)):
                             losses_said[name] = loss
                             say(console, f"{name}: step {step}/{total} {figures}")
         except BaseException:  # a second Ctrl-C, or pages that cannot be written

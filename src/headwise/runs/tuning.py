@@ -109,13 +109,13 @@ def choose(system: str, grid: Grid, results: Iterable[RunResult]) -> Trials:
         )
         for combination, result in zip(combinations(grid), results, strict=True)
     ]
-    sound = [index for index, each in enumerate(trials) if not each.diverged]
-    if not sound:
+    converged = [index for index, each in enumerate(trials) if not each.diverged]
+    if not converged:
         raise ValueError(
             f"every trial of {system} diverged: add values to --tune, such as smaller learning "
             f"rates; finished trials are not trained again"
         )
-    best = min(sound, key=lambda index: trials[index].validation_loss)
+    best = min(converged, key=lambda index: trials[index].validation_loss)
     notes = []
     for (key, value), values in zip(trials[best].values.items(), grid.values(), strict=True):
         if all(type(each) in (int, float) for each in values):

@@ -117,7 +117,7 @@ class Classification(Task):
         """Leaves out rows with an empty text or without a label; of a stream also wrong labels."""
         texts, names = columns["text"], data.classes or []
         by_index: dict[Any, str | None] = {}
-        if names and not any(re.fullmatch(r"-?\d+|True|False", name) for name in names):
+        if names and not any(name in ("True", "False") or _is_label(name, None) for name in names):
             by_index = {-1: None, **dict(enumerate(names))}  # -1 is no label, as on the hub
             by_index |= {str(index): name for index, name in by_index.items()}  # of tables
         second_texts: Any = columns.get("pair", texts)
@@ -125,8 +125,8 @@ class Classification(Task):
         for text, second, label in zip(texts, second_texts, columns["label"], strict=True):
             if isinstance(label, float) and math.isnan(label):  # no label, as pandas has it
                 label = None
-            elif isinstance(label, float) and label.is_integer() and not data.regression:
-                label = int(label)  # pandas has integers so beside missing ones
+            elif isinstance(label, float) and label.is_integer() and str(label) not in names:
+                label = label if data.regression else int(label)  # as pandas has, beside NaN
             label = by_index.get(label, label)
             if label not in (None, "") and all(x and x.strip() for x in (text, second)):
                 rows.append((text, second, str(label)))

@@ -25,6 +25,7 @@ from headwise.data import tokenizers
 from headwise.data.builtin import interface_strings
 from headwise.data.encode import Columns, EncodedDataset, lengths
 from headwise.data.settings import Data
+from headwise.messages import check_choice
 from headwise.models.modeling import HeadwiseModel
 from headwise.models.text import Seq2SeqLM, shift_right
 from headwise.ops import IGNORED_LABEL
@@ -94,7 +95,8 @@ class TranslationRecipe(Recipe):
     """How translations are searched for and scored."""
 
     @model_validator(mode="after")
-    def _check_vocabularies(self) -> Self:
+    def _check(self) -> Self:
+        bleu_metric(self.evaluation.bleu)
         joint = self.tokenizer.joint
         if joint and self.tokenizer.target_vocab_size is not None:
             raise ValueError(
@@ -134,7 +136,7 @@ class Translation(Task):
         data, settings = self.recipe.data, self.recipe.tokenizer
         options = data.options if data.path in self.built_in else {}
         self.language = data.language or options.get("language")
-        bleu_metric(self.recipe.evaluation.bleu, self.language)  # raises an error before training
+        bleu_metric(self.recipe.evaluation.bleu, self.language)  # which may lack a package
         is_joint = settings.joint
         if folder is not None and (folder / "tokenizer.json").is_file():
             is_joint = not (folder / "target").is_dir()
@@ -312,6 +314,8 @@ def bleu_metric(options: Mapping[str, Any], language: str | None = None) -> BLEU
     code = re.split("[-_]", (language or "").lower())[0]
     arguments = {"tokenize": {"zh": "zh", "ja": "char"}.get(code, "13a"), **options}
     is_split = arguments.pop("split_compounds", False)
+    for name in ("lowercase", "force", "effective_order", "split_compounds"):
+        check_choice(f"evaluation.bleu.{name}", options.get(name, False), (True, False))
     try:
         metric = BLEU(**arguments)
         metric.corpus_score(["a b c d"], [["a b d c"]])

@@ -330,7 +330,7 @@ class Trainer:
         count, device = len(state["processes"]), self._accelerator.device
         if count != self._world:
             raise ValueError(
-                f"{last} is of {count} processes, and now there are {self._world}: go on with as "
+                f"{last} is of {count} processes, and now there are {self._world}: resume with as "
                 f"many (torchrun --nproc-per-node {count} -m headwise train {self._folder}), "
                 f"or train in another folder"
             )
