@@ -14,6 +14,9 @@ from support.data_files import PARTS, TASKS, row, sentence, text_file, wav
 from support.messages import assert_names
 from support.road import in_each_part, road
 
+from headwise.data.load import from_files
+from headwise.data.settings import Data
+
 BAD_BYTE = b"na\xefve"  # Latin-1
 
 
@@ -107,6 +110,7 @@ def test_labels_stay_as_they_are(source):
         ([1, 2, 3], ["1", "2", "3"], ["1", "2", "3"]),
         ([False, True], ["no", "yes"], ["no", "yes"]),
         ([0, 1], None, ["0", "1"]),
+        ([1.0, 2.0], ["1.0", "2.0"], ["1.0", "2.0"]),
     ],
 )
 def test_numbers_are_places_among_classes_unless_these_are_numbers(labels, classes, expected):
@@ -132,6 +136,21 @@ def test_texts_of_json_that_look_like_dates_stay(layout, tmp_path):
     read = [pair for batch in batches for pair in dataset.rows_of(batch)]
     read += [*dataset.rows("validation"), *dataset.rows("test")]
     assert Counter(read) == Counter((" ".join(text.split()), label) for text, label in rows)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"text": "2021-01-01"}\n\n{"text": "b"}\n',
+        '[{"text": "2021-01-01"},\n {"text": "b"}]',
+        '{"text":\n"2021-01-01"}  {"text": "b"}\r',
+    ],
+)
+def test_values_of_json_are_divided_in_any_way(text, tmp_path):
+    place = tmp_path / "a.json"
+    place.write_text(text, encoding="utf-8", newline="")
+    rows = from_files(str(place), Data(files={"train": str(place)}))
+    assert rows["text"][:] == ["2021-01-01", "b"]
 
 
 @pytest.mark.parametrize("held_out", [None, 2])

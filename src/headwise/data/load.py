@@ -343,18 +343,22 @@ def _json_rows(path: str) -> Iterator[Row]:
 
 def _json_values(path: str) -> Iterator[Any]:
     """Yields the values of a file of JSON: one in each line, or values of several lines."""
-    text = filter(None, map(str.strip, lines(path)))
-    first = next(text, "[]")
+    text = ((n, line) for n, line in enumerate(map(str.strip, lines(path)), start=1) if line)
+    _, first = next(text, (1, "[]"))
     try:
         yield json.loads(first)
     except ValueError:  # it ends in another line, or has several values
-        whole, end = "\n".join([first, *text]), 0
+        whole, end = "\n".join([first, *(line for _, line in text)]), 0
         while end < len(whole):
             value, end = json.JSONDecoder().raw_decode(whole, end)
             yield value
             blank: Any = _BLANK.match(whole, end)
             end = blank.end()
-    yield from map(json.loads, text)
+    for number, line in text:
+        try:
+            yield json.loads(line)
+        except ValueError as error:
+            raise DataError(f"{path}, line {number:,}: no JSON: {error}") from None
 
 
 def _table_rows(path: str) -> Iterator[Row]:
