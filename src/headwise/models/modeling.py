@@ -578,6 +578,6 @@ def sinusoids(positions: Tensor, embed_dim: int) -> Tensor:
 
 
 def squared_error(predicted: Tensor, labels: Tensor) -> Tensor:
-    """The squared error summed over all labels that are not -100, at least in float32."""
+    """The sum of squared errors over all labels that are not -100, in float32 or float64."""
     errors = at_least_float32(predicted) - labels
     return errors.masked_fill(labels == IGNORED_LABEL, 0.0).square().sum()

@@ -251,7 +251,7 @@ class Classification(Task):
         return model
 
     def collate(self, items: list[Any]) -> dict[str, Tensor]:
-        """Joins examples; `labels` are `(batch,)`."""
+        """Joins examples into a batch; `labels`, one for each, has the shape `(batch,)`."""
         batch = super().collate(items)
         return batch if self.classes else {**batch, "labels": batch["labels"].float()}
 

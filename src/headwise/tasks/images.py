@@ -326,7 +326,11 @@ def sample_images(
 
 
 def image_grid(blocks: Sequence[np.ndarray]) -> bytes:
-    """Returns a PNG of blocks of RGB images, `(images, height, width, 3)`, eight in a row."""
+    """Draws RGB images as one PNG, eight in a row; each block of images begins a new row.
+
+    Args:
+        blocks: arrays of the shape `(images, height, width, 3)`.
+    """
     _, height, width, _ = blocks[0].shape
     columns, gap = min(_COLUMNS, max(map(len, blocks))), max(1, width // 16)
     scale = max(1, 64 // height)  # small images would be hard to see

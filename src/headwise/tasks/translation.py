@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Self
 
 import datasets
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 from sacrebleu.metrics import BLEU, CHRF
 from torch import Tensor
 from transformers import PreTrainedTokenizerFast, StoppingCriteria, StoppingCriteriaList
@@ -56,7 +56,7 @@ class TranslationData(Data):
 
 
 class Vocabularies(tokenizers.TokenizerSettings):
-    """The vocabularies of two languages."""
+    """Settings of the vocabularies of the source language and the target language."""
 
     joint: bool = True
     """Whether both languages share one vocabulary, so that its embeddings can be shared, or each
@@ -76,12 +76,19 @@ class TranslationEvaluation(Evaluation):
     favour longer translations."""
     max_length_extra: int = Field(50, ge=1)
     """Number of tokens that a translation may have more than its source."""
-    bleu: dict[str, Any] = {}
+    bleu: dict[str, bool | int | float | str | None] = {}
     """Arguments of sacrebleu's `BLEU`. By default `tokenize` is zh for Chinese, char for Japanese,
     else 13a. Older papers have the BLEU of `multi-bleu.perl`,
     `{smooth_method: none, force: true}`, on text that is already tokenised, as IWSLT14, with
     `tokenize: none`; on WMT14 en-de mostly with `split_compounds: true`, which splits words at
     hyphens, `a-b` to `a ##AT##-##AT## b`, as tensor2tensor does (about half a point higher)."""
+
+    @field_validator("bleu")
+    @classmethod
+    def _check_flags(cls, bleu: dict[str, Any]) -> dict[str, Any]:
+        for name in ("lowercase", "force", "effective_order", "split_compounds"):
+            check_choice(name, bleu.get(name, False), (True, False))  # sacrebleu takes any value
+        return bleu
 
 
 class TranslationRecipe(Recipe):
@@ -95,8 +102,7 @@ class TranslationRecipe(Recipe):
     """How translations are searched for and scored."""
 
     @model_validator(mode="after")
-    def _check(self) -> Self:
-        bleu_metric(self.evaluation.bleu)
+    def _check_vocabularies(self) -> Self:
         joint = self.tokenizer.joint
         if joint and self.tokenizer.target_vocab_size is not None:
             raise ValueError(
@@ -136,7 +142,7 @@ class Translation(Task):
         data, settings = self.recipe.data, self.recipe.tokenizer
         options = data.options if data.path in self.built_in else {}
         self.language = data.language or options.get("language")
-        bleu_metric(self.recipe.evaluation.bleu, self.language)  # which may lack a package
+        bleu_metric(self.recipe.evaluation.bleu, self.language)  # raises an error before training
         is_joint = settings.joint
         if folder is not None and (folder / "tokenizer.json").is_file():
             is_joint = not (folder / "target").is_dir()
@@ -314,8 +320,6 @@ def bleu_metric(options: Mapping[str, Any], language: str | None = None) -> BLEU
     code = re.split("[-_]", (language or "").lower())[0]
     arguments = {"tokenize": {"zh": "zh", "ja": "char"}.get(code, "13a"), **options}
     is_split = arguments.pop("split_compounds", False)
-    for name in ("lowercase", "force", "effective_order", "split_compounds"):
-        check_choice(f"evaluation.bleu.{name}", options.get(name, False), (True, False))
     try:
         metric = BLEU(**arguments)
         metric.corpus_score(["a b c d"], [["a b d c"]])

@@ -1,7 +1,7 @@
 """The rules of training of a model's systems, for any training loop.
 
-All but MAE's `before_step` happens in hooks of `optimizer.step()`, so that the rules
-skip the steps that a `GradScaler` skips.
+All but MAE's `before_step` happens in hooks of `optimizer.step()`, so that the rules skip the steps
+that a `GradScaler` skips.
 """
 
 import sys

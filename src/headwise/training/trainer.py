@@ -359,7 +359,7 @@ class Trainer:
 
 
 def accelerator_for(settings: TrainingSettings, folder: Path) -> accelerate.Accelerator:
-    """Returns the accelerator of a training: its processes, devices and loggers.
+    """Returns the `Accelerator` of a training, which has its processes, devices and loggers.
 
     Raises:
         ValueError: a logger is not installed.
